@@ -1,0 +1,7 @@
+//! kvweir
+pub mod block;
+pub mod clock;
+pub mod error;
+
+pub use block::{Fingerprint, Key};
+pub use error::{Error, ErrorKind, Result};
