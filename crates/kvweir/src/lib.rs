@@ -2,6 +2,8 @@
 pub mod block;
 pub mod clock;
 pub mod error;
+pub mod io;
+mod sync;
 
 pub use block::{Fingerprint, Key};
 pub use error::{Error, ErrorKind, Result};

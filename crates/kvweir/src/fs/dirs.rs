@@ -1,0 +1,242 @@
+//! Directories of a bounded root: how many files each leaf holds and what each directory costs, so that `du`
+//! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
+//! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use foldhash::fast::FixedState;
+
+use super::layout::{Fan, Leaf, high_dir, leaf_dir};
+use crate::{
+    io::{Disk, Stat},
+    sync::lock,
+};
+
+/// Locks that share the first-level directories.
+const STRIPES: u32 = 64;
+/// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
+const SMALL_DIR: u32 = 24;
+
+/// The directories of all namespaces of a root.
+#[derive(Debug)]
+pub(crate) struct Dirs {
+    stripes: Vec<Mutex<HashMap<(u16, u32), High, FixedState>>>,
+}
+
+/// A first-level directory and its leaves.
+#[derive(Debug, Default)]
+struct High {
+    cost: u64,
+    leaves: Vec<LeafDir>,
+    named: Vec<Leaf>,
+}
+
+/// One leaf: 12 bytes, since a root has about as many leaves as blocks.
+#[derive(Debug, Clone, Copy)]
+struct LeafDir {
+    low: u8,
+    /// Index into the parent's list of leaf kinds.
+    kind: u16,
+    files: u32,
+    /// Units of 512 bytes.
+    cost: u32,
+}
+
+/// Change of directory bytes on disk: `now` replaces `before`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) before: u64,
+    pub(crate) now: u64,
+}
+
+impl Change {
+    fn set(&mut self, slot: u64, now: u64) -> u64 {
+        self.before += slot;
+        self.now += now;
+        now
+    }
+}
+
+impl Dirs {
+    pub(crate) fn new() -> Self {
+        Self { stripes: (0..STRIPES).map(|_| Mutex::default()).collect() }
+    }
+
+    fn stripe(&self, fan: Fan) -> Option<&Mutex<HashMap<(u16, u32), High, FixedState>>> {
+        self.stripes.get((fan.high() % STRIPES) as usize)
+    }
+
+    /// Counts a file found at start-up.
+    pub(crate) fn found_file(&self, ns: u16, fan: Fan, leaf: Leaf) {
+        if let Some(s) = self.stripe(fan) {
+            lock(s).entry((ns, fan.high())).or_default().leaf(fan, leaf).files += 1;
+        }
+    }
+
+    /// Counts the cost of a directory found at start-up; without `leaf`, the first-level one.
+    pub(crate) fn found_dir(&self, ns: u16, fan: Fan, leaf: Option<Leaf>, bytes: u64) {
+        if let Some(s) = self.stripe(fan) {
+            let mut s = lock(s);
+            let high = s.entry((ns, fan.high())).or_default();
+            match leaf {
+                Some(l) => high.leaf(fan, l).cost = units(bytes),
+                None => high.cost = bytes,
+            }
+        }
+    }
+
+    /// Counts a file to be written into a leaf and makes the directories that are missing.
+    pub(crate) fn enter(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> io::Result<Change> {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else { return Ok(change) };
+        let mut s = lock(stripe);
+        let high = s.entry((ns, fan.high())).or_default();
+        let l = high.leaf(fan, leaf);
+        l.files += 1;
+        if l.files > 1 {
+            return Ok(change);
+        }
+        let path = leaf_dir(root, fan, leaf);
+        let made = make_dir(disk, &path).and_then(|()| {
+            let now = disk.stat(&path)?.allocated;
+            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), now));
+            let now = disk.stat(&high_dir(root, fan.high()))?.allocated;
+            high.cost = change.set(high.cost, now);
+            Ok(())
+        });
+        if let Err(e) = made {
+            high.drop_file(fan, leaf);
+            return Err(e);
+        }
+        Ok(change)
+    }
+
+    /// Reads the size of a leaf again where a new file may have made it grow.
+    pub(crate) fn grown(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else { return change };
+        let mut s = lock(stripe);
+        let high = s.entry((ns, fan.high())).or_default();
+        if high.leaf(fan, leaf).files > SMALL_DIR
+            && let Ok(Stat { allocated, .. }) = disk.stat(&leaf_dir(root, fan, leaf))
+        {
+            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), allocated));
+        }
+        change
+    }
+
+    /// Counts a file gone from a leaf and removes the directories that it leaves empty. A directory that cannot
+    /// be removed (a foreign file lies in it) stays counted.
+    pub(crate) fn leave(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else { return change };
+        let mut s = lock(stripe);
+        let Some(high) = s.get_mut(&(ns, fan.high())) else { return change };
+        if high.drop_file(fan, leaf) > 0 || !gone(disk.remove_dir(&leaf_dir(root, fan, leaf))) {
+            return change;
+        }
+        change.set(high.leaf_cost(fan, leaf), 0);
+        high.forget(fan, leaf);
+        if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+            change.set(high.cost, 0);
+            s.remove(&(ns, fan.high()));
+        }
+        change
+    }
+
+    /// Heap bytes held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.stripes
+            .iter()
+            .map(|s| {
+                let s = lock(s);
+                let leaves: usize = s.values().map(|h| h.leaves.capacity() * size_of::<LeafDir>()).sum();
+                leaves + s.values().map(|h| h.named.capacity() * size_of::<Leaf>()).sum::<usize>()
+                    + s.capacity() * (size_of::<((u16, u32), High)>() + 1)
+            })
+            .sum()
+    }
+}
+
+impl High {
+    fn kind(&mut self, leaf: Leaf) -> u16 {
+        let at = self.named.iter().position(|&l| l == leaf).unwrap_or_else(|| {
+            self.named.reserve_exact(1);
+            self.named.push(leaf);
+            self.named.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+
+    fn position(&mut self, fan: Fan, leaf: Leaf) -> Result<usize, usize> {
+        let want = (fan.low() as u8, self.kind(leaf));
+        self.leaves.binary_search_by_key(&want, |l| (l.low, l.kind))
+    }
+
+    fn leaf(&mut self, fan: Fan, leaf: Leaf) -> &mut LeafDir {
+        let at = self.position(fan, leaf).unwrap_or_else(|at| {
+            if self.leaves.len() == self.leaves.capacity() {
+                // an eighth more: memory a block counts
+                self.leaves.reserve_exact(1 + self.leaves.len() / 8);
+            }
+            let kind = self.kind(leaf);
+            self.leaves.insert(at, LeafDir { low: fan.low() as u8, kind, files: 0, cost: 0 });
+            at
+        });
+        #[expect(clippy::indexing_slicing, reason = "found or inserted just above")]
+        &mut self.leaves[at]
+    }
+
+    fn leaf_cost(&mut self, fan: Fan, leaf: Leaf) -> u64 {
+        u64::from(self.leaf(fan, leaf).cost) * 512
+    }
+
+    /// Returns how many files remain.
+    fn drop_file(&mut self, fan: Fan, leaf: Leaf) -> u32 {
+        let l = self.leaf(fan, leaf);
+        l.files = l.files.saturating_sub(1);
+        let left = l.files;
+        if left == 0 && l.cost == 0 {
+            // never made on disk
+            self.forget(fan, leaf);
+        }
+        left
+    }
+
+    fn forget(&mut self, fan: Fan, leaf: Leaf) {
+        if let Ok(at) = self.position(fan, leaf) {
+            self.leaves.remove(at);
+        }
+    }
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(512)).unwrap_or(u32::MAX)
+}
+
+fn gone(r: io::Result<()>) -> bool {
+    match r {
+        Ok(()) => true,
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Makes `path` and, where missing, its parent; an existing directory is fine.
+fn make_dir(disk: &dyn Disk, path: &PathBuf) -> io::Result<()> {
+    let make = |p: &Path| match disk.create_dir(p) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        r => r,
+    };
+    match make(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            make(path.parent().unwrap_or(path))?;
+            make(path)
+        }
+        r => r,
+    }
+}

@@ -1,0 +1,354 @@
+//! The in-memory index of a root: a fingerprint finds a 32-byte entry through one of 1024 small hash tables of
+//! 4-byte ids, so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
+//! Full keys are not kept (files name them, trailers prove them) unless events need them.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use super::layout::{Fan, Leaf};
+use crate::{
+    block::{Fingerprint, Key},
+    evict::Id,
+};
+
+/// Entries in one chunk of the arena.
+const CHUNK: usize = 1024;
+/// Hash tables that share the load.
+const TABLES: usize = 1024;
+/// Bytes in one unit of [`Entry`] cost.
+pub(crate) const COST_UNIT: u64 = 512;
+/// Shelves that an entry can name.
+const MAX_SHELVES: usize = 1 << 12;
+
+/// The life of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// On the free list.
+    Free = 0,
+    /// Reserved; its file is being written.
+    Writing = 1,
+    /// Resident and loadable.
+    Ready = 2,
+    /// Its file is being removed.
+    Evicting = 3,
+    /// Out of the table; kept until the last pin on it is released.
+    Dead = 4,
+    /// A file that cannot be a block of its namespace (wrong size): counted, evicted first, never a hit.
+    Bad = 5,
+}
+
+/// A namespace directory and kind of leaf: what entries of one shelf have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shelf {
+    pub(crate) namespace: u16,
+    pub(crate) leaf: Leaf,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    fp: [u64; 2],
+    /// 12 bits shelf, 20 bits fan.
+    place: u32,
+    /// 8 bits state, 24 bits pins.
+    meta: u32,
+    /// Allocated bytes in units of 512.
+    cost: u32,
+    /// Seconds since the Unix epoch when it was written.
+    written_at: u32,
+}
+
+const PINS: u32 = (1 << 24) - 1;
+
+/// The index. All calls are O(1).
+#[derive(Debug)]
+pub(crate) struct Index {
+    tables: Vec<HashTable<u32>>,
+    chunks: Vec<Box<[Entry]>>,
+    free: Vec<u32>,
+    used: u32,
+    shelves: Vec<Shelf>,
+    shelf_ids: HashMap<Shelf, u16, FixedState>,
+    keys: Option<HashMap<u32, Key, FixedState>>,
+}
+
+impl Index {
+    /// An empty index; with `keep_keys` it also remembers full keys.
+    pub(crate) fn new(keep_keys: bool) -> Self {
+        Self {
+            tables: (0..TABLES).map(|_| HashTable::new()).collect(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            shelves: Vec::new(),
+            shelf_ids: HashMap::default(),
+            keys: keep_keys.then(HashMap::default),
+        }
+    }
+
+    fn entry(&self, id: Id) -> Option<&Entry> {
+        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
+    }
+
+    fn entry_mut(&mut self, id: Id) -> Option<&mut Entry> {
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
+    }
+
+    /// Entries that are found by fingerprint.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.tables.iter().map(HashTable::len).sum()
+    }
+
+    /// The entry of `fp`.
+    #[inline]
+    pub(crate) fn find(&self, fp: Fingerprint) -> Option<Id> {
+        let words = split(fp);
+        self.tables
+            .get(table_of(fp))?
+            .find(fp.hash64(), |&id| self.entry(id).is_some_and(|e| e.fp == words))
+            .copied()
+    }
+
+    /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist.
+    pub(crate) fn insert(&mut self, fp: Fingerprint, shelf: u16, fan: Fan, state: State, cost: u64) -> Option<Id> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                let id = self.used;
+                if id == u32::MAX {
+                    return None;
+                }
+                if id as usize / CHUNK >= self.chunks.len() {
+                    let empty = Entry { fp: [0; 2], place: 0, meta: 0, cost: 0, written_at: 0 };
+                    self.chunks.push(vec![empty; CHUNK].into_boxed_slice());
+                }
+                self.used += 1;
+                id
+            }
+        };
+        let e = self.entry_mut(id)?;
+        *e = Entry {
+            fp: split(fp),
+            place: u32::from(shelf) << 20 | fan.0 & 0xf_ffff,
+            meta: (state as u32) << 24,
+            cost: units(cost),
+            written_at: 0,
+        };
+        let chunks = &self.chunks;
+        let rehash = |&id: &u32| {
+            chunks.get(id as usize / CHUNK).and_then(|c| c.get(id as usize % CHUNK)).map_or(0, |e| e.fp[0])
+        };
+        self.tables.get_mut(table_of(fp))?.insert_unique(fp.hash64(), id, rehash);
+        Some(id)
+    }
+
+    /// Takes an entry out of the table. If it is pinned it stays as [`State::Dead`] until the last pin goes.
+    pub(crate) fn remove(&mut self, id: Id) {
+        let fp = self.fingerprint(id);
+        if let Some(t) = self.tables.get_mut(table_of(fp))
+            && let Ok(found) = t.find_entry(fp.hash64(), |&other| other == id)
+        {
+            found.remove();
+        }
+        if let Some(keys) = &mut self.keys {
+            keys.remove(&id);
+        }
+        if self.pins(id) > 0 {
+            self.set_state(id, State::Dead);
+        } else {
+            self.release(id);
+        }
+    }
+
+    fn release(&mut self, id: Id) {
+        self.set_state(id, State::Free);
+        self.free.push(id);
+    }
+
+    pub(crate) fn fingerprint(&self, id: Id) -> Fingerprint {
+        self.entry(id).map_or(Fingerprint(0), |e| {
+            let [low, high] = e.fp;
+            Fingerprint(u128::from(high) << 64 | u128::from(low))
+        })
+    }
+
+    pub(crate) fn state(&self, id: Id) -> State {
+        match self.entry(id).map_or(0, |e| e.meta >> 24) {
+            1 => State::Writing,
+            2 => State::Ready,
+            3 => State::Evicting,
+            4 => State::Dead,
+            5 => State::Bad,
+            _ => State::Free,
+        }
+    }
+
+    pub(crate) fn set_state(&mut self, id: Id, state: State) {
+        if let Some(e) = self.entry_mut(id) {
+            e.meta = (state as u32) << 24 | e.meta & PINS;
+        }
+    }
+
+    pub(crate) fn pins(&self, id: Id) -> u32 {
+        self.entry(id).map_or(0, |e| e.meta & PINS)
+    }
+
+    /// Adds a pin; returns whether it is the first.
+    pub(crate) fn pin(&mut self, id: Id) -> bool {
+        self.entry_mut(id).is_some_and(|e| {
+            debug_assert!(e.meta & PINS < PINS, "2^24 pins on one block");
+            e.meta += 1;
+            e.meta & PINS == 1
+        })
+    }
+
+    /// Takes a pin away; returns whether it was the last. A dead entry is freed with its last pin.
+    pub(crate) fn unpin(&mut self, id: Id) -> bool {
+        let Some(e) = self.entry_mut(id) else { return false };
+        debug_assert!(e.meta & PINS > 0, "a pin was released twice");
+        if e.meta & PINS == 0 {
+            return false;
+        }
+        e.meta -= 1;
+        let last = e.meta & PINS == 0;
+        if last && self.state(id) == State::Dead {
+            self.release(id);
+        }
+        last
+    }
+
+    /// Allocated bytes of the entry's file.
+    pub(crate) fn cost(&self, id: Id) -> u64 {
+        self.entry(id).map_or(0, |e| u64::from(e.cost) * COST_UNIT)
+    }
+
+    pub(crate) fn set_cost(&mut self, id: Id, bytes: u64) {
+        if let Some(e) = self.entry_mut(id) {
+            e.cost = units(bytes);
+        }
+    }
+
+    pub(crate) fn written_at(&self, id: Id) -> u64 {
+        self.entry(id).map_or(0, |e| u64::from(e.written_at))
+    }
+
+    pub(crate) fn set_written_at(&mut self, id: Id, unix_seconds: u64) {
+        if let Some(e) = self.entry_mut(id) {
+            e.written_at = u32::try_from(unix_seconds).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// The number of `shelf`; `None` when 4096 others exist.
+    pub(crate) fn shelf_id(&mut self, shelf: Shelf) -> Option<u16> {
+        if let Some(&id) = self.shelf_ids.get(&shelf) {
+            return Some(id);
+        }
+        let id = u16::try_from(self.shelves.len()).ok().filter(|&n| usize::from(n) < MAX_SHELVES)?;
+        self.shelves.push(shelf);
+        self.shelf_ids.insert(shelf, id);
+        Some(id)
+    }
+
+    /// Where the entry's file lies.
+    pub(crate) fn place(&self, id: Id) -> Option<(Shelf, Fan)> {
+        let e = self.entry(id)?;
+        Some((*self.shelves.get((e.place >> 20) as usize)?, Fan(e.place & 0xf_ffff)))
+    }
+
+    pub(crate) fn keeps_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    pub(crate) fn set_key(&mut self, id: Id, key: &Key) {
+        if let Some(keys) = &mut self.keys {
+            keys.insert(id, key.clone());
+        }
+    }
+
+    pub(crate) fn key(&self, id: Id) -> Option<&Key> {
+        self.keys.as_ref()?.get(&id)
+    }
+
+    /// Heap bytes held, and those of them that hold full keys.
+    pub(crate) fn memory_bytes(&self) -> (usize, usize) {
+        let tables: usize = self.tables.iter().map(HashTable::allocation_size).sum();
+        let arena = self.chunks.len() * CHUNK * size_of::<Entry>() + self.free.capacity() * 4;
+        let keys = self.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
+        (tables + TABLES * size_of::<HashTable<u32>>() + arena + keys, keys)
+    }
+}
+
+#[inline]
+fn table_of(fp: Fingerprint) -> usize {
+    (fp.high64() >> 54) as usize
+}
+
+#[inline]
+fn split(fp: Fingerprint) -> [u64; 2] {
+    [fp.hash64(), fp.high64()]
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(COST_UNIT)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fp(n: u64) -> Fingerprint {
+        Fingerprint::of(&n.to_le_bytes(), 0)
+    }
+
+    #[test]
+    fn an_entry_has_32_bytes() {
+        assert_eq!(size_of::<Entry>(), 32);
+    }
+
+    #[test]
+    fn what_is_inserted_is_found_until_removed() {
+        let mut ix = Index::new(true);
+        let shelf = ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(2) }).unwrap();
+        let ids: Vec<Id> =
+            (0..5000).map(|n| ix.insert(fp(n), shelf, Fan(n as u32), State::Ready, n * 700).unwrap()).collect();
+        for n in 0..5000u64 {
+            let id = ix.find(fp(n)).unwrap();
+            assert_eq!(id, ids[n as usize]);
+            assert_eq!(ix.cost(id), (n * 700).div_ceil(512) * 512);
+            assert_eq!(ix.place(id).unwrap().1, Fan(n as u32));
+            assert_eq!(ix.fingerprint(id), fp(n));
+        }
+        (0..5000).step_by(2).for_each(|n| ix.remove(ids[n]));
+        assert_eq!(ix.len(), 2500);
+        assert!(ix.find(fp(0)).is_none() && ix.find(fp(1)).is_some());
+        let again = ix.insert(fp(0), shelf, Fan(0), State::Writing, 0).unwrap();
+        assert!(ids.contains(&again), "ids are reused");
+    }
+
+    #[test]
+    fn a_pinned_entry_outlives_its_removal_and_is_not_confused_with_its_successor() {
+        let mut ix = Index::new(false);
+        let s = ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Keyed }).unwrap();
+        let old = ix.insert(fp(1), s, Fan(0), State::Ready, 0).unwrap();
+        assert!(ix.pin(old) && !ix.pin(old));
+        ix.remove(old);
+        assert_eq!(ix.state(old), State::Dead);
+        let new = ix.insert(fp(1), s, Fan(0), State::Ready, 0).unwrap();
+        assert_ne!(new, old);
+        assert!(!ix.unpin(old) && ix.unpin(old));
+        assert_eq!((ix.state(old), ix.pins(new)), (State::Free, 0));
+    }
+
+    #[test]
+    fn shelves_run_out_without_harm() {
+        let mut ix = Index::new(false);
+        for n in 0..MAX_SHELVES as u32 {
+            assert!(ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(n) }).is_some());
+        }
+        assert!(ix.shelf_id(Shelf { namespace: 1, leaf: Leaf::Keyed }).is_none());
+        assert_eq!(ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(7) }), Some(7));
+    }
+}

@@ -1,0 +1,145 @@
+//! The seam to storage: what a disk does, and nothing of what a tier means by it. Fault kits and simulators wrap
+//! it; [`OsDisk`](super::OsDisk) is the operating system.
+
+use std::{
+    fmt::Debug,
+    io::{self, IoSlice, IoSliceMut},
+    path::Path,
+};
+
+/// What `stat` tells of a file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Length in bytes.
+    pub len: u64,
+    /// Bytes the file system allocated (what `du` counts).
+    pub allocated: u64,
+    /// Last modification, nanoseconds since the Unix epoch.
+    pub mtime_ns: i128,
+    /// What it is.
+    pub kind: FileKind,
+    /// Owner.
+    pub uid: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// What a directory entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// Anything else (symbolic link, socket...): never followed, never touched.
+    Other,
+}
+
+/// What `statvfs` tells of the file system below a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes an unprivileged writer may still use.
+    pub available: u64,
+    /// The unit of allocation, in bytes.
+    pub block: u64,
+}
+
+/// An open file. Offsets and lengths in bytes; one call may move less than asked, as the system's own.
+pub trait DiskFile: Send + Debug {
+    /// Reads into `bufs` from `offset`.
+    fn read_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
+    /// Writes `bufs` at `offset`.
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// Reserves `len` bytes on the device.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Makes written bytes survive a power loss.
+    fn sync(&self) -> io::Result<()>;
+    /// What the file is now.
+    fn stat(&self) -> io::Result<Stat>;
+    /// Takes an exclusive advisory lock for the life of the handle; `false` if another holder has it.
+    fn try_lock(&self) -> io::Result<bool>;
+}
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, to read.
+    Read,
+    /// An existing or new file, to read and write (lock and journal files).
+    ReadWrite,
+    /// A file that must not exist yet, to write.
+    CreateNew,
+}
+
+/// A file system. Directories are made with mode 0700, files with 0600; symbolic links are not followed.
+pub trait Disk: Send + Sync + Debug {
+    /// Opens `path`; with `direct`, asks to bypass the page cache (EINVAL where the file system cannot).
+    fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>>;
+    /// Moves a file over `to` in one step.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Makes one directory.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Calls `each` with the name and, where the system tells it for free, the kind of every entry.
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()>;
+    /// What lies at `path`, links not followed.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
+    /// Space on the file system of `path`.
+    fn space(&self, path: &Path) -> io::Result<Space>;
+}
+
+/// Reads `bufs` full from offset 0 as far as the file goes, across short reads and EINTR; returns the bytes read.
+///
+/// # Errors
+/// The system's error, with its errno.
+pub fn read_full(file: &dyn DiskFile, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+    let (a, b) = (first.len(), second.len());
+    let mut done = 0usize;
+    while done < a + b {
+        let x = IoSliceMut::new(first.get_mut(done.min(a)..).unwrap_or_default());
+        let y = IoSliceMut::new(second.get_mut(done.saturating_sub(a)..).unwrap_or_default());
+        // an empty slice has no aligned address, so direct I/O must not see one
+        let moved = match (x.is_empty(), y.is_empty()) {
+            (false, false) => file.read_at(&mut [x, y], done as u64),
+            (false, true) => file.read_at(&mut [x], done as u64),
+            (true, _) => file.read_at(&mut [y], done as u64),
+        };
+        match moved {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done.min(a + b))
+}
+
+/// Writes `first` then `second` from offset 0, across short writes and EINTR.
+///
+/// # Errors
+/// The system's error with its errno; a write of nothing is `WriteZero`.
+pub fn write_full(file: &dyn DiskFile, first: &[u8], second: &[u8]) -> io::Result<()> {
+    let (a, b) = (first.len(), second.len());
+    let mut done = 0usize;
+    while done < a + b {
+        let x = IoSlice::new(first.get(done.min(a)..).unwrap_or_default());
+        let y = IoSlice::new(second.get(done.saturating_sub(a)..).unwrap_or_default());
+        let moved = match (x.is_empty(), y.is_empty()) {
+            (false, false) => file.write_at(&[x, y], done as u64),
+            (false, true) => file.write_at(&[x], done as u64),
+            (true, _) => file.write_at(&[y], done as u64),
+        };
+        match moved {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! The operating system as a [`Disk`]: Linux calls through `rustix`, no copies, no buffering of our own.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, IoSlice, IoSliceMut},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+};
+
+use rustix::fs::{AtFlags, CWD, FileType, OFlags};
+
+use super::disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat};
+
+/// The file systems of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OsDisk;
+
+#[derive(Debug)]
+struct OsFile(File);
+
+impl Disk for OsDisk {
+    fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>> {
+        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if direct {
+            flags |= OFlags::DIRECT;
+        }
+        if mode == OpenMode::Read {
+            flags |= OFlags::NOATIME;
+        }
+        let open = |flags: OFlags| {
+            let mut o = OpenOptions::new();
+            match mode {
+                OpenMode::Read => o.read(true),
+                OpenMode::ReadWrite => o.read(true).write(true).create(true),
+                OpenMode::CreateNew => o.write(true).create_new(true),
+            };
+            o.mode(0o600).custom_flags(flags.bits() as i32).open(path)
+        };
+        match open(flags) {
+            // NOATIME is the owner's right only
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && flags.contains(OFlags::NOATIME) => {
+                open(flags - OFlags::NOATIME)
+            }
+            r => r,
+        }
+        .map(|f| Box::new(OsFile(f)) as Box<dyn DiskFile>)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir(path)
+    }
+
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()> {
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            let kind = entry.file_type().ok().map(|t| match (t.is_file(), t.is_dir()) {
+                (true, _) => FileKind::File,
+                (_, true) => FileKind::Dir,
+                _ => FileKind::Other,
+            });
+            // a name that is not UTF-8 is shown lossily: it can only be foreign
+            each(&entry.file_name().to_string_lossy(), kind);
+        }
+        Ok(())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        Ok(convert(&rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let s = rustix::fs::statvfs(path)?;
+        let unit = s.f_frsize.max(1);
+        Ok(Space {
+            total: s.f_blocks.saturating_mul(unit),
+            available: s.f_bavail.saturating_mul(unit),
+            block: unit.clamp(512, 1 << 20),
+        })
+    }
+}
+
+fn convert(s: &rustix::fs::Stat) -> Stat {
+    let kind = match FileType::from_raw_mode(s.st_mode) {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Dir,
+        _ => FileKind::Other,
+    };
+    Stat {
+        len: u64::try_from(s.st_size).unwrap_or(0),
+        allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
+        mtime_ns: i128::from(s.st_mtime) * 1_000_000_000 + s.st_mtime_nsec as i128,
+        kind,
+        uid: s.st_uid,
+        mode: s.st_mode & 0o7777,
+    }
+}
+
+impl DiskFile for OsFile {
+    fn read_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::preadv(&self.0, bufs, offset)?)
+    }
+
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwritev(&self.0, bufs, offset)?)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), 0, len)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(convert(&rustix::fs::fstat(&self.0)?))
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+            Err(std::fs::TryLockError::Error(e)) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::disk::{read_full, write_full};
+
+    #[test]
+    fn files_are_private_exclusive_and_read_back_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (d, p) = (OsDisk, dir.path().join("d/f"));
+        d.create_dir(p.parent().unwrap()).unwrap();
+        let f = d.open(&p, OpenMode::CreateNew, false).unwrap();
+        write_full(&*f, &[1; 5000], &[2; 4096]).unwrap();
+        assert_eq!(d.open(&p, OpenMode::CreateNew, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let s = d.stat(&p).unwrap();
+        assert_eq!((s.len, s.mode, d.stat(p.parent().unwrap()).unwrap().mode), (9096, 0o600, 0o700));
+        let (mut a, mut b) = (vec![0; 5000], vec![0; 8192]);
+        let n = read_full(&*d.open(&p, OpenMode::Read, false).unwrap(), &mut a, &mut b).unwrap();
+        assert_eq!((n, a[4999], b[4095], b[4096]), (9096, 1, 2, 0));
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), b"x").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), dir.path().join("link")).unwrap();
+        assert!(OsDisk.open(&dir.path().join("link"), OpenMode::Read, false).is_err());
+        assert_eq!(OsDisk.stat(&dir.path().join("link")).unwrap().kind, FileKind::Other);
+    }
+}

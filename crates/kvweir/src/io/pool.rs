@@ -1,0 +1,392 @@
+//! Named worker threads over two bounded queues: loads strictly before stores, and never all workers in stores,
+//! so that a load finds a free worker while stores saturate the device. A job is many units; workers claim runs
+//! of them, so one large job fills an idle pool. Work that has not begun can be cancelled; work that has begun is
+//! never abandoned (I4, I5).
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use super::PageBuffer;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    sync::{lock, wait, wait_for},
+};
+
+/// Which queue a job waits in, most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Somebody waits for the bytes or the answer.
+    Load,
+    /// Nobody waits.
+    Store,
+}
+
+/// What workers do with a job. Each unit is run or cancelled, once.
+pub trait Work: Send + Sync {
+    /// Runs unit `unit`; `scratch` is the worker's own page-aligned page.
+    fn run(&self, unit: usize, scratch: &mut PageBuffer);
+    /// Told instead of `run` when the unit will never run.
+    fn cancel(&self, unit: usize);
+}
+
+/// Sizes of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolSize {
+    /// Worker threads.
+    pub threads: usize,
+    /// How many of them may run stores at one time.
+    pub store_threads: usize,
+    /// Most units waiting in each queue.
+    pub queue_units: usize,
+}
+
+impl PoolSize {
+    /// `loads` workers that only load beside `stores` that also store.
+    pub fn new(loads: usize, stores: usize) -> Self {
+        let (loads, stores) = (loads.clamp(1, 256), stores.clamp(1, 256));
+        Self { threads: loads + stores, store_threads: stores, queue_units: 1 << 16 }
+    }
+}
+
+impl Default for PoolSize {
+    /// From the CPUs this process may use (affinity and cgroup quota): I/O waits, so two workers a CPU each way,
+    /// at least two and at most eight.
+    fn default() -> Self {
+        let n = (2 * usable_cpus()).clamp(2, 8);
+        Self::new(n, n)
+    }
+}
+
+/// CPUs this process may use: the smallest of affinity and cgroup quota, at least one.
+pub fn usable_cpus() -> usize {
+    // the standard library reads the affinity mask and cgroup v1/v2 quotas
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+struct Job {
+    work: Arc<dyn Work>,
+    next: usize,
+    units: usize,
+    run: usize,
+}
+
+#[derive(Default)]
+struct Queues {
+    loads: VecDeque<Job>,
+    stores: VecDeque<Job>,
+    load_units: usize,
+    store_units: usize,
+    running: usize,
+    running_stores: usize,
+    stop: bool,
+}
+
+struct Shared {
+    queues: Mutex<Queues>,
+    ready: Condvar,
+    idle: Condvar,
+    size: PoolSize,
+    /// Set once so that units already claimed but not begun are cancelled too.
+    stopping: AtomicBool,
+}
+
+/// The pool. Dropping it cancels what waits and joins the workers.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("size", &self.shared.size).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Starts the workers, named `<name>-<n>`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when the system gives no thread or memory.
+    pub fn start(name: &str, size: PoolSize) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            queues: Mutex::default(),
+            ready: Condvar::new(),
+            idle: Condvar::new(),
+            size,
+            stopping: AtomicBool::new(false),
+        });
+        let mut pool = Self { shared, workers: Vec::with_capacity(size.threads) };
+        for i in 0..size.threads.max(1) {
+            let scratch = PageBuffer::new(super::PAGE)?;
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new()
+                .name(format!("{name}-{i}"))
+                .spawn(move || work_loop(&shared, scratch))
+                .map_err(|e: io::Error| Error::io("start worker", name, e))?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Queues `units` units of `work`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when the queue is full, [`ErrorKind::Closed`] after a stop; then nothing was queued and
+    /// neither `run` nor `cancel` will be called.
+    pub fn submit(&self, class: Class, work: Arc<dyn Work>, units: usize) -> Result<()> {
+        if units == 0 {
+            return Ok(());
+        }
+        // short runs keep neighbours on one worker and still spread a job over all of them
+        let run = (units / (self.shared.size.threads * 4)).clamp(1, 8);
+        let mut q = lock(&self.shared.queues);
+        if q.stop {
+            return Err(Error::new(ErrorKind::Closed, "queue work", "the pool was shut down"));
+        }
+        let limit = self.shared.size.queue_units;
+        let queues = &mut *q;
+        let (queue, waiting) = match class {
+            Class::Load => (&mut queues.loads, &mut queues.load_units),
+            Class::Store => (&mut queues.stores, &mut queues.store_units),
+        };
+        if *waiting > 0 && *waiting + units > limit {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "queue work",
+                format!("{} units wait already, at most {limit} may", *waiting),
+            ));
+        }
+        *waiting += units;
+        queue.push_back(Job { work, next: 0, units, run });
+        drop(q);
+        if units == 1 {
+            self.shared.ready.notify_one();
+        } else {
+            self.shared.ready.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Units waiting in both queues.
+    pub fn queued(&self) -> usize {
+        let q = lock(&self.shared.queues);
+        q.load_units + q.store_units
+    }
+
+    /// Cancels everything that has not begun and waits until nothing runs.
+    pub fn drain(&self) {
+        self.cancel_queued();
+        let mut q = lock(&self.shared.queues);
+        while q.running > 0 {
+            q = wait(&self.shared.idle, q);
+        }
+    }
+
+    /// Cancels what waits, lets what runs end, and waits for that at most `patience`. Workers that still run then
+    /// are left to end by themselves. Returns whether all had ended.
+    pub fn stop(&mut self, patience: Duration) -> bool {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        lock(&self.shared.queues).stop = true;
+        self.cancel_queued();
+        self.shared.ready.notify_all();
+        let mut q = lock(&self.shared.queues);
+        if q.running > 0 {
+            q = wait_for(&self.shared.idle, q, patience);
+        }
+        let ended = q.running == 0;
+        drop(q);
+        for w in self.workers.drain(..) {
+            if ended || w.is_finished() {
+                let _ = w.join();
+            }
+        }
+        ended
+    }
+
+    fn cancel_queued(&self) {
+        let jobs: Vec<Job> = {
+            let mut q = lock(&self.shared.queues);
+            q.load_units = 0;
+            q.store_units = 0;
+            let queues = &mut *q;
+            queues.loads.drain(..).chain(queues.stores.drain(..)).collect()
+        };
+        for j in jobs {
+            (j.next..j.units).for_each(|u| j.work.cancel(u));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.workers.is_empty() {
+            self.stop(Duration::from_secs(5));
+        }
+    }
+}
+
+impl Queues {
+    /// The next run of units a worker should take.
+    fn claim(&mut self, store_threads: usize) -> Option<(Class, Arc<dyn Work>, Range<usize>)> {
+        let class = match () {
+            () if !self.loads.is_empty() => Class::Load,
+            () if !self.stores.is_empty() && self.running_stores < store_threads => Class::Store,
+            () => return None,
+        };
+        let (queue, waiting) = match class {
+            Class::Load => (&mut self.loads, &mut self.load_units),
+            Class::Store => (&mut self.stores, &mut self.store_units),
+        };
+        let job = queue.front_mut()?;
+        let range = job.next..(job.next + job.run).min(job.units);
+        job.next = range.end;
+        *waiting = waiting.saturating_sub(range.len());
+        let work = Arc::clone(&job.work);
+        if job.next >= job.units {
+            queue.pop_front();
+        }
+        Some((class, work, range))
+    }
+}
+
+fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
+    let mut q = lock(&shared.queues);
+    loop {
+        if let Some((class, work, range)) = q.claim(shared.size.store_threads) {
+            let store = usize::from(class == Class::Store);
+            q.running += 1;
+            q.running_stores += store;
+            drop(q);
+            for unit in range {
+                let stopping = shared.stopping.load(Ordering::Relaxed);
+                // a fault in one unit must neither lose its report nor end the worker (I4, I10)
+                let ran = !stopping
+                    && catch_unwind(AssertUnwindSafe(|| work.run(unit, &mut scratch)))
+                        .inspect_err(|_| tracing::error!(unit, "an I/O worker panicked; its block failed"))
+                        .is_ok();
+                if !ran {
+                    work.cancel(unit);
+                }
+            }
+            drop(work);
+            q = lock(&shared.queues);
+            q.running -= 1;
+            q.running_stores -= store;
+            if q.running == 0 {
+                shared.idle.notify_all();
+            }
+            if store == 1 && !q.stores.is_empty() {
+                shared.ready.notify_one();
+            }
+        } else if q.stop {
+            return;
+        } else {
+            q = wait(&shared.ready, q);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use super::*;
+
+    /// Records units as they run; the first `hold` units wait for the gate to open.
+    struct Probe {
+        ran: Mutex<Vec<usize>>,
+        cancelled: Mutex<Vec<usize>>,
+        gate: Option<Mutex<Receiver<()>>>,
+        begun: SyncSender<usize>,
+    }
+
+    fn probe(gated: bool) -> (Arc<Probe>, SyncSender<()>, Receiver<usize>) {
+        let (open, gate) = sync_channel(1024);
+        let (begun, begins) = sync_channel(4096);
+        let gate = gated.then(|| Mutex::new(gate));
+        (Arc::new(Probe { ran: Mutex::default(), cancelled: Mutex::default(), gate, begun }), open, begins)
+    }
+
+    impl Work for Probe {
+        fn run(&self, unit: usize, _: &mut PageBuffer) {
+            self.begun.send(unit).unwrap();
+            if let Some(g) = &self.gate {
+                lock(g).recv().unwrap();
+            }
+            lock(&self.ran).push(unit);
+        }
+        fn cancel(&self, unit: usize) {
+            lock(&self.cancelled).push(unit);
+        }
+    }
+
+    #[test]
+    fn a_load_passes_stores_that_saturate_the_pool() {
+        let pool = Pool::start("t", PoolSize::new(1, 2)).unwrap();
+        let (stores, open, begun) = probe(true);
+        pool.submit(Class::Store, Arc::clone(&stores) as Arc<dyn Work>, 64).unwrap();
+        begun.recv().unwrap();
+        begun.recv().unwrap();
+        let (load, _o, loaded) = probe(false);
+        pool.submit(Class::Load, Arc::clone(&load) as Arc<dyn Work>, 1).unwrap();
+        assert_eq!(loaded.recv_timeout(Duration::from_secs(10)).unwrap(), 0, "the load waited for stores");
+        assert!(lock(&stores.ran).is_empty());
+        for _ in 0..64 {
+            open.send(()).unwrap();
+        }
+        pool.drain();
+    }
+
+    #[test]
+    fn every_unit_is_run_or_cancelled_once() {
+        for seed in 0..20 {
+            let mut pool = Pool::start("t", PoolSize::new(1, 2)).unwrap();
+            let (w, _open, _begun) = probe(false);
+            for _ in 0..=seed {
+                pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 37).unwrap();
+            }
+            if seed % 2 == 0 {
+                pool.drain();
+            }
+            assert!(pool.stop(Duration::from_secs(10)));
+            let mut all = [lock(&w.ran).clone(), lock(&w.cancelled).clone()].concat();
+            all.sort_unstable();
+            let want: Vec<usize> = (0..37).flat_map(|u| vec![u; seed + 1]).collect();
+            assert_eq!(all, want);
+            let e = pool.submit(Class::Load, w, 1).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Closed);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_queues_nothing() {
+        let size = PoolSize { queue_units: 4, ..PoolSize::new(1, 1) };
+        let pool = Pool::start("t", size).unwrap();
+        let (w, open, begun) = probe(true);
+        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1).unwrap();
+        begun.recv().unwrap();
+        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 4).unwrap();
+        let e = pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Busy);
+        (0..5).for_each(|_| open.send(()).unwrap());
+        pool.drain();
+        assert_eq!(lock(&w.ran).len() + lock(&w.cancelled).len(), 5);
+    }
+
+    #[test]
+    fn the_default_size_follows_the_cpus_of_this_process() {
+        let s = PoolSize::default();
+        assert!((2..=8).contains(&s.store_threads) && s.threads == 2 * s.store_threads);
+        assert!(usable_cpus() >= 1);
+    }
+}
