@@ -1,9 +1,18 @@
-//! kvweir
+//! kvweir: in progress.
+
 pub mod block;
+pub mod budget;
 pub mod clock;
 pub mod error;
+pub mod events;
+pub mod evict;
+pub mod fs;
 pub mod io;
+pub mod metrics;
+pub mod namespace;
+pub mod pressure;
 mod sync;
+pub mod tier;
 
 pub use block::{Fingerprint, Key};
 pub use error::{Error, ErrorKind, Result};
