@@ -86,6 +86,12 @@ impl Budget {
         self.resident = self.resident.saturating_sub(bytes);
     }
 
+    /// Replaces `before` bytes on disk by `now`.
+    pub fn change(&mut self, before: u64, now: u64) {
+        self.resident = self.resident.saturating_add(now).saturating_sub(before);
+        self.peak = self.peak.max(self.resident + self.reserved);
+    }
+
     /// The device ran full: until `for_` from now the bound in force is what is resident now.
     pub fn lower(&mut self, now: Instant, for_: Duration) {
         let until = now.after(for_);

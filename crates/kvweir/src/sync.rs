@@ -1,9 +1,12 @@
 //! Locks of the standard library with one decision made: a panic while a lock is held poisons nothing for good.
 //! The state behind our locks is changed in steps that keep it valid, and a cache must go on missing rather than
-//! take the engine down (I10). Lock order, outermost first: directory stripe, tier state, completion queue.
+//! take the engine down (I10). Lock order, outermost first: directory stripe, tier core, job progress, completion
+//! queue, bell.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 /// Locks `m`, also when another thread panicked while holding it.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -18,4 +21,33 @@ pub(crate) fn wait_for<'a, T>(c: &Condvar, g: MutexGuard<'a, T>, timeout: Durati
 /// Waits on `c`.
 pub(crate) fn wait<'a, T>(c: &Condvar, g: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     c.wait(g).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Rings when a tier has something to report, for callers that would rather wait than poll.
+#[derive(Debug, Default)]
+pub struct Bell {
+    rings: Mutex<u64>,
+    rang: Condvar,
+}
+
+impl Bell {
+    /// Wakes everybody who waits.
+    pub fn ring(&self) {
+        *lock(&self.rings) += 1;
+        self.rang.notify_all();
+    }
+
+    /// How often it rang so far.
+    pub fn rings(&self) -> u64 {
+        *lock(&self.rings)
+    }
+
+    /// Waits until it rang more than `seen` times, at most `timeout`; returns how often it rang.
+    pub fn wait(&self, seen: u64, timeout: Duration) -> u64 {
+        let rings = lock(&self.rings);
+        if *rings > seen {
+            return *rings;
+        }
+        *wait_for(&self.rang, rings, timeout)
+    }
 }

@@ -52,7 +52,7 @@ struct Entry {
     fp: [u64; 2],
     /// 12 bits shelf, 20 bits fan.
     place: u32,
-    /// 8 bits state, 24 bits pins.
+    /// 1 bit "has a trailer", 7 bits state, 24 bits pins.
     meta: u32,
     /// Allocated bytes in units of 512.
     cost: u32,
@@ -61,6 +61,7 @@ struct Entry {
 }
 
 const PINS: u32 = (1 << 24) - 1;
+const TRAILER: u32 = 1 << 31;
 
 /// The index. All calls are O(1).
 #[derive(Debug)]
@@ -176,7 +177,7 @@ impl Index {
     }
 
     pub(crate) fn state(&self, id: Id) -> State {
-        match self.entry(id).map_or(0, |e| e.meta >> 24) {
+        match self.entry(id).map_or(0, |e| (e.meta & !TRAILER) >> 24) {
             1 => State::Writing,
             2 => State::Ready,
             3 => State::Evicting,
@@ -188,7 +189,18 @@ impl Index {
 
     pub(crate) fn set_state(&mut self, id: Id, state: State) {
         if let Some(e) = self.entry_mut(id) {
-            e.meta = (state as u32) << 24 | e.meta & PINS;
+            e.meta = (state as u32) << 24 | e.meta & (PINS | TRAILER);
+        }
+    }
+
+    /// Whether the entry's file is known to end in a trailer page: losing it is then proof of damage.
+    pub(crate) fn has_trailer(&self, id: Id) -> bool {
+        self.entry(id).is_some_and(|e| e.meta & TRAILER != 0)
+    }
+
+    pub(crate) fn set_has_trailer(&mut self, id: Id, yes: bool) {
+        if let Some(e) = self.entry_mut(id) {
+            e.meta = if yes { e.meta | TRAILER } else { e.meta & !TRAILER };
         }
     }
 

@@ -53,13 +53,11 @@ pub(crate) struct Location {
 
 impl Location {
     pub(crate) fn of(key: &Key) -> Self {
-        let bytes = key.as_bytes();
-        if let Some((hash, group)) = bytes.split_last_chunk::<4>()
-            && (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&hash.len())
-        {
+        if let Some((hash, group)) = stock_parts(key) {
             let group = group.iter().fold(0u32, |n, &b| n << 8 | u32::from(b));
             return Self::named(hex(hash), Leaf::Group(group));
         }
+        let bytes = key.as_bytes();
         Self::named(format!("{:032x}", Fingerprint::of(bytes, 0).0), Leaf::Keyed)
     }
 
@@ -70,6 +68,30 @@ impl Location {
 
     pub(crate) fn file_name(&self) -> String {
         format!("{}{BLOCK_SUFFIX}", self.stem)
+    }
+}
+
+/// Hash and group of a key that the stock layout can express.
+fn stock_parts(key: &Key) -> Option<(&[u8], &[u8; 4])> {
+    key.as_bytes().split_last_chunk::<4>().filter(|(h, _)| (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&h.len()))
+}
+
+/// The fingerprint of `key` in the namespace numbered `seed`: of the key itself where the file's name tells it, else
+/// of the name.
+#[inline]
+pub(crate) fn fingerprint(key: &Key, seed: u64) -> Fingerprint {
+    match stock_parts(key) {
+        Some(_) => key.fingerprint(seed),
+        None => Fingerprint::of(Location::of(key).file_name().as_bytes(), seed),
+    }
+}
+
+/// The fingerprint that the name of a published file tells, in the namespace numbered `seed`.
+pub(crate) fn name_fingerprint(name: &str, fan: Fan, leaf: Leaf, seed: u64) -> Option<Fingerprint> {
+    match parse_file(name, fan, leaf) {
+        Parsed::Block(Some(key)) => Some(key.fingerprint(seed)),
+        Parsed::Block(None) => Some(Fingerprint::of(name.as_bytes(), seed)),
+        _ => None,
     }
 }
 
@@ -239,6 +261,7 @@ mod tests {
             let high = parse_high(parts.next().unwrap()).unwrap();
             let (low, leaf) = parse_leaf(parts.next().unwrap()).unwrap();
             prop_assert_eq!((Fan(high << 8 | low), leaf), (la.fan, la.leaf));
+            prop_assert_eq!(name_fingerprint(&la.file_name(), la.fan, la.leaf, 9), Some(fingerprint(&ka, 9)));
             match parse_file(&la.file_name(), la.fan, la.leaf) {
                 Parsed::Block(Some(k)) => prop_assert_eq!(k, ka),
                 Parsed::Block(None) => prop_assert_eq!(leaf, Leaf::Keyed),

@@ -1,0 +1,253 @@
+//! The file tier's state behind its one lock: index, policy, budget, pins, events and counters. Every call is a few
+//! memory operations; nothing here does I/O, so the scheduler may take the lock at any time (I8). Eviction is in
+//! three steps: chosen here (the entry becomes `Evicting`: a miss, its bytes still counted), unlinked by a worker
+//! outside the lock, settled here; so the account never runs ahead of the disk (I1).
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    dirs::Change,
+    index::{COST_UNIT, Index, State},
+    layout::{Fan, Leaf},
+    pins::Pins,
+    store::StoreRun,
+};
+use crate::{
+    block::{Fingerprint, Key},
+    budget::Budget,
+    clock::Instant,
+    events::EventLog,
+    evict::{Id, Policy, RequestTag, Residents},
+    metrics::{EvictReason, TierStats},
+    tier::RequestId,
+};
+
+/// How long a file that could not be removed is left alone.
+const STUCK_FOR: Duration = Duration::from_secs(30);
+
+/// A block of a job that waits for another writer of the same key.
+pub(crate) struct Waiter {
+    pub(crate) run: Arc<StoreRun>,
+    pub(crate) unit: usize,
+}
+
+/// Everything needed to remove a victim's file without the lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Victim {
+    pub(crate) id: Id,
+    pub(crate) fp: Fingerprint,
+    pub(crate) key: Option<Key>,
+    pub(crate) namespace: u16,
+    pub(crate) leaf: Leaf,
+    pub(crate) fan: Fan,
+}
+
+/// The state.
+pub(crate) struct Core {
+    pub(crate) index: Index,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) budget: Budget,
+    pub(crate) events: EventLog,
+    pub(crate) stats: TierStats,
+    pub(crate) waiters: HashMap<Id, Vec<Waiter>, FixedState>,
+    pub(crate) trimming: bool,
+    pub(crate) closed: bool,
+    /// Temporaries that could not be removed, with their bytes; tried again when room is needed.
+    pub(crate) leftovers: Vec<(std::path::PathBuf, u64)>,
+    pins: Pins,
+    stuck: HashMap<Id, Instant, FixedState>,
+    scratch: Vec<Id>,
+}
+
+struct View<'a> {
+    index: &'a Index,
+    stuck: &'a HashMap<Id, Instant, FixedState>,
+    now: Instant,
+}
+
+impl Residents for View<'_> {
+    fn evictable(&self, id: Id) -> bool {
+        matches!(self.index.state(id), State::Ready | State::Bad)
+            && self.index.pins(id) == 0
+            && self.stuck.get(&id).is_none_or(|&until| self.now >= until)
+    }
+
+    fn fingerprint(&self, id: Id) -> Fingerprint {
+        self.index.fingerprint(id)
+    }
+}
+
+/// The weight of `bytes` in a policy.
+pub(crate) fn weight(bytes: u64) -> u64 {
+    bytes.div_ceil(COST_UNIT)
+}
+
+impl Core {
+    pub(crate) fn new(index: Index, policy: Box<dyn Policy>, budget: Budget, events: EventLog) -> Self {
+        Self {
+            index,
+            policy,
+            budget,
+            events,
+            stats: TierStats::default(),
+            waiters: HashMap::default(),
+            trimming: false,
+            closed: false,
+            leftovers: Vec::new(),
+            pins: Pins::default(),
+            stuck: HashMap::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Whether `fp` can be loaded now.
+    pub(crate) fn ready(&self, fp: Fingerprint) -> Option<Id> {
+        self.index.find(fp).filter(|&id| self.index.state(id) == State::Ready)
+    }
+
+    // --- pins -----------------------------------------------------------------------------------------------
+
+    /// Pins `id` for `req`, once.
+    pub(crate) fn pin_for(&mut self, req: RequestId, id: Id, now: Instant) {
+        if self.pins.add(req, id, now) {
+            self.pin(id);
+        }
+    }
+
+    /// Pins `id` for a job: takes the pin of its request over, or adds one.
+    pub(crate) fn pin_for_job(&mut self, req: RequestId, id: Id) {
+        if !self.pins.take(req, id) {
+            self.pin(id);
+        }
+    }
+
+    fn pin(&mut self, id: Id) {
+        if self.index.pin(id) {
+            self.stats.pinned_blocks += 1;
+            self.stats.pinned_peak = self.stats.pinned_peak.max(self.stats.pinned_blocks);
+        }
+    }
+
+    /// Releases one pin of a job.
+    pub(crate) fn unpin(&mut self, id: Id) {
+        if self.index.unpin(id) {
+            self.stats.pinned_blocks = self.stats.pinned_blocks.saturating_sub(1);
+        }
+    }
+
+    /// Releases what `req` still pins.
+    pub(crate) fn end_request(&mut self, req: RequestId) {
+        for id in self.pins.end(req) {
+            self.unpin(id);
+        }
+    }
+
+    /// Releases the pins of every request.
+    pub(crate) fn end_all_requests(&mut self) {
+        for req in self.pins.requests() {
+            self.end_request(req);
+        }
+    }
+
+    /// Takes back pins of requests that did not finish within `ttl`.
+    pub(crate) fn expire_leases(&mut self, now: Instant, ttl: Duration) {
+        while let Some(req) = self.pins.expired(now, ttl) {
+            tracing::warn!(request = req.0, ttl_s = ttl.as_secs_f64(), "a request did not finish; its pins are released");
+            self.stats.pin_leases_expired += 1;
+            self.end_request(req);
+        }
+    }
+
+    // --- recency --------------------------------------------------------------------------------------------
+
+    /// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them.
+    pub(crate) fn touch(&mut self, fps: impl DoubleEndedIterator<Item = Fingerprint>, tag: RequestTag) {
+        for fp in fps.rev() {
+            if let Some(id) = self.ready(fp) {
+                self.policy.access(id, tag);
+            }
+        }
+    }
+
+    // --- eviction -------------------------------------------------------------------------------------------
+
+    /// Chooses victims worth at least `bytes`: enough, or none and `false`.
+    pub(crate) fn choose_victims(&mut self, bytes: u64, now: Instant, out: &mut Vec<Victim>) -> bool {
+        let mut ids = std::mem::take(&mut self.scratch);
+        ids.clear();
+        let view = View { index: &self.index, stuck: &self.stuck, now };
+        let enough = self.policy.victims(weight(bytes), &view, &mut ids);
+        if enough {
+            for &id in &ids {
+                self.index.set_state(id, State::Evicting);
+                self.stuck.remove(&id);
+                out.extend(self.victim(id));
+            }
+        }
+        self.scratch = ids;
+        enough
+    }
+
+    /// Takes a resident entry out of the policy to remove its file.
+    pub(crate) fn begin_removal(&mut self, id: Id) -> Option<Victim> {
+        self.policy.remove(id);
+        self.stuck.remove(&id);
+        self.index.set_state(id, State::Evicting);
+        self.victim(id)
+    }
+
+    fn victim(&self, id: Id) -> Option<Victim> {
+        let (shelf, fan) = self.index.place(id)?;
+        let fp = self.index.fingerprint(id);
+        let key = self.index.key(id).cloned();
+        Some(Victim { id, fp, key, namespace: shelf.namespace, leaf: shelf.leaf, fan })
+    }
+
+    /// The file of `id` is gone; `key` where it is known now.
+    pub(crate) fn settle_removed(&mut self, id: Id, key: Option<&Key>, reason: EvictReason, dirs: Change) {
+        let cost = self.index.cost(id);
+        self.budget.remove_resident(cost);
+        self.budget.change(dirs.before, dirs.now);
+        self.stats.evicted(reason, cost);
+        self.stats.blocks = self.stats.blocks.saturating_sub(1);
+        if let Some(k) = self.index.key(id).or(key) {
+            self.events.removed(k);
+        }
+        self.index.remove(id);
+    }
+
+    /// The file of `id` could not be removed: it stays counted, is never a hit if `bad`, and is tried again later.
+    pub(crate) fn settle_stuck(&mut self, id: Id, bad: bool, now: Instant) {
+        self.stats.unlink_failures += 1;
+        self.keep(id, bad);
+        self.stuck.insert(id, now.after(STUCK_FOR));
+    }
+
+    /// Puts an entry whose file stays back under the policy.
+    pub(crate) fn keep(&mut self, id: Id, bad: bool) {
+        if bad && let Some(k) = self.index.key(id) {
+            self.events.removed(k);
+        }
+        self.index.set_state(id, if bad { State::Bad } else { State::Ready });
+        let w = u32::try_from(weight(self.index.cost(id))).unwrap_or(u32::MAX);
+        self.policy.insert(id, self.index.fingerprint(id), w, RequestTag::NONE);
+    }
+
+    // --- numbers --------------------------------------------------------------------------------------------
+
+    /// A snapshot; O(1) but for the index memory.
+    pub(crate) fn snapshot(&self, unix_seconds: u64) -> TierStats {
+        let oldest = self.policy.oldest().map_or(unix_seconds, |id| self.index.written_at(id));
+        TierStats {
+            resident_bytes: self.budget.resident(),
+            reserved_bytes: self.budget.reserved(),
+            peak_bytes: self.budget.peak(),
+            bound_bytes: self.budget.bound(),
+            effective_bound_bytes: self.budget.effective(),
+            oldest_age_seconds: unix_seconds.saturating_sub(oldest),
+            ..self.stats.clone()
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Who pins what: a lookup that hits pins the block for its request, once per request and block. The pin passes to
+//! the load job, or goes when the request finishes, or when its lease runs out because the engine forgot it (I3).
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    time::Duration,
+};
+
+use foldhash::fast::FixedState;
+
+use crate::{clock::Instant, evict::Id, tier::RequestId};
+
+#[derive(Debug)]
+struct Lease {
+    ids: HashSet<Id, FixedState>,
+    since: Instant,
+}
+
+/// Pins by request.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    leases: HashMap<RequestId, Lease, FixedState>,
+    by_age: VecDeque<(Instant, RequestId)>,
+}
+
+impl Pins {
+    /// Notes that `req` pins `id`; returns whether that is new.
+    pub(crate) fn add(&mut self, req: RequestId, id: Id, now: Instant) -> bool {
+        let lease = self.leases.entry(req).or_insert_with(|| {
+            self.by_age.push_back((now, req));
+            Lease { ids: HashSet::default(), since: now }
+        });
+        lease.ids.insert(id)
+    }
+
+    /// Takes the pin of `req` on `id` over; returns whether there was one.
+    pub(crate) fn take(&mut self, req: RequestId, id: Id) -> bool {
+        self.leases.get_mut(&req).is_some_and(|l| l.ids.remove(&id))
+    }
+
+    /// Ends the lease of `req`; returns what it still pinned.
+    pub(crate) fn end(&mut self, req: RequestId) -> Vec<Id> {
+        let ids = self.leases.remove(&req).map(|l| l.ids.into_iter().collect()).unwrap_or_default();
+        while let Some(&(since, r)) = self.by_age.front()
+            && !self.is_live(r, since)
+        {
+            self.by_age.pop_front();
+        }
+        ids
+    }
+
+    fn is_live(&self, req: RequestId, since: Instant) -> bool {
+        self.leases.get(&req).is_some_and(|l| l.since == since)
+    }
+
+    /// A request whose lease is older than `ttl`.
+    pub(crate) fn expired(&self, now: Instant, ttl: Duration) -> Option<RequestId> {
+        let &(since, req) = self.by_age.front()?;
+        (now.since(since) > ttl).then_some(req)
+    }
+
+    /// Requests that hold a lease.
+    pub(crate) fn requests(&self) -> Vec<RequestId> {
+        self.leases.keys().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_pins_a_block_once_and_gives_back_what_no_job_took() {
+        let mut p = Pins::default();
+        let (r, t) = (RequestId(1), Instant::from_nanos(0));
+        assert!(p.add(r, 5, t) && !p.add(r, 5, t) && p.add(r, 6, t) && p.add(RequestId(2), 5, t));
+        assert!(p.take(r, 5) && !p.take(r, 5));
+        assert_eq!(p.end(r), [6]);
+        assert!(p.end(r).is_empty() && p.take(RequestId(2), 5));
+    }
+
+    #[test]
+    fn only_leases_older_than_the_ttl_expire_and_finished_ones_are_forgotten() {
+        let mut p = Pins::default();
+        let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+        for n in 0..1000 {
+            p.add(RequestId(n), 1, at(n));
+            if n % 2 == 0 {
+                p.end(RequestId(n));
+            }
+        }
+        let ttl = Duration::from_secs(600);
+        assert_eq!(p.expired(at(601), ttl), None);
+        assert_eq!(p.expired(at(602), ttl), Some(RequestId(1)));
+        for n in 0..1000 {
+            p.end(RequestId(n));
+        }
+        assert!(p.by_age.is_empty());
+    }
+}

@@ -1,0 +1,272 @@
+//! What the scheduler's handle and the I/O workers of a file tier share, and the calls both make: paths, room,
+//! removal, reports.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    core::{Core, Victim},
+    dirs::{Change, Dirs},
+    layout::{Location, fingerprint, leaf_dir, name_fingerprint},
+    trailer::TRAILER_BYTES,
+};
+use crate::{
+    block::{Fingerprint, Key},
+    clock::Clock,
+    error::ErrorKind,
+    events::{Locality, Medium},
+    io::{Disk, round_up},
+    metrics::{EvictReason, RefuseReason},
+    namespace::{Namespace, dir_seed},
+    sync::{Bell, lock},
+    tier::{Direction, Report, RequestId},
+};
+
+/// File system blocks reserved for each write beside the file itself: directories made or grown (at most four) and
+/// extent blocks of a fragmented file.
+const SLACK_BLOCKS: u64 = 8;
+/// How long the bound stays lowered after the device ran full.
+const LOWERED_FOR: Duration = Duration::from_secs(30);
+
+/// Parameters that do not change in a tier's life.
+#[derive(Debug, Clone)]
+pub(crate) struct Params {
+    pub(crate) name: String,
+    pub(crate) root: PathBuf,
+    pub(crate) block_len: usize,
+    pub(crate) verify: bool,
+    pub(crate) bounded: bool,
+    pub(crate) locality: Locality,
+    pub(crate) pin_ttl: Duration,
+    pub(crate) miss_ttl: Duration,
+    /// Unit of allocation of the file system, in bytes.
+    pub(crate) fs_block: u64,
+}
+
+/// Shared by handle and workers.
+pub(crate) struct Shared {
+    pub(crate) params: Params,
+    pub(crate) ns: Namespace,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) core: Mutex<Core>,
+    /// Signalled whenever an eviction was settled.
+    pub(crate) settled: Condvar,
+    pub(crate) dirs: Dirs,
+    /// Directories of all namespaces found below the root; ours is number 0.
+    pub(crate) namespaces: Vec<PathBuf>,
+    pub(crate) done: Mutex<Vec<Report>>,
+    pub(crate) bell: Arc<Bell>,
+    /// Whether direct I/O is worth trying on this file system.
+    pub(crate) direct: AtomicBool,
+    pub(crate) stop: AtomicBool,
+    pub(crate) temp_counter: AtomicU64,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("params", &self.params).finish_non_exhaustive()
+    }
+}
+
+/// Why no room was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom(pub(crate) RefuseReason);
+
+impl NoRoom {
+    pub(crate) fn kind(self) -> ErrorKind {
+        match self.0 {
+            RefuseReason::Trimming => ErrorKind::Busy,
+            _ => ErrorKind::Full,
+        }
+    }
+}
+
+/// What came of removing a file.
+enum Removed {
+    Gone(Change, Option<Key>),
+    Stuck(io::Error),
+}
+
+impl Shared {
+    pub(crate) fn fingerprint(&self, key: &Key) -> Fingerprint {
+        fingerprint(key, self.ns.seed())
+    }
+
+    /// The directory of this tier's own namespace.
+    pub(crate) fn own_dir(&self) -> &Path {
+        self.namespaces.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    pub(crate) fn leaf_of(&self, at: &Location) -> PathBuf {
+        leaf_dir(self.own_dir(), at.fan, at.leaf)
+    }
+
+    /// Bytes of a published file of ours.
+    pub(crate) fn file_len(&self) -> u64 {
+        (self.params.block_len + TRAILER_BYTES) as u64
+    }
+
+    /// Bytes to reserve before writing one block.
+    pub(crate) fn write_cost(&self) -> u64 {
+        write_cost(self.params.block_len, self.params.fs_block)
+    }
+
+    /// Reserves `bytes`, evicting oldest unpinned blocks as needed: all of it, or none and the reason. Never waits
+    /// for anybody. Each file that cannot be removed is tried once and then left alone for a while.
+    pub(crate) fn make_room(&self, bytes: u64, reason: EvictReason) -> Result<u64, NoRoom> {
+        let mut granted = 0;
+        let mut victims = Vec::new();
+        loop {
+            {
+                let now = self.clock.now();
+                let mut core = lock(&self.core);
+                core.budget.restore(now);
+                granted += core.budget.grant(bytes - granted);
+                if granted == bytes {
+                    return Ok(granted);
+                }
+                let refused = if core.budget.effective().is_some_and(|b| bytes > b) {
+                    Some(RefuseReason::TooLarge)
+                } else if core.trimming {
+                    Some(RefuseReason::Trimming)
+                } else {
+                    let missing = bytes - granted + core.budget.excess();
+                    let none = !core.choose_victims(missing, now, &mut victims);
+                    none.then_some(RefuseReason::NoRoom)
+                };
+                if let Some(r) = refused {
+                    core.budget.release(granted);
+                    if core.leftovers.is_empty() {
+                        return Err(NoRoom(r));
+                    }
+                    granted = 0;
+                }
+            }
+            if victims.is_empty() && !self.retry_leftovers() {
+                return Err(NoRoom(RefuseReason::NoRoom));
+            }
+            for v in victims.drain(..) {
+                let removed = self.remove_file(&v);
+                let mut core = lock(&self.core);
+                self.settle(&mut core, &v, removed, reason, false);
+                granted += core.budget.grant(bytes - granted);
+            }
+            self.settled.notify_all();
+        }
+    }
+
+    /// Tries again to remove temporaries that could not be removed; returns whether any went.
+    fn retry_leftovers(&self) -> bool {
+        let left = std::mem::take(&mut lock(&self.core).leftovers);
+        let before = left.len();
+        let mut kept = Vec::new();
+        for (path, bytes) in left {
+            match self.disk.remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => kept.push((path, bytes)),
+                _ => lock(&self.core).budget.remove_resident(bytes),
+            }
+        }
+        let any = kept.len() < before;
+        lock(&self.core).leftovers.extend(kept);
+        any
+    }
+
+    /// Removes the file of an entry that is `Evicting` and settles. With `bad`, a file that cannot be removed is
+    /// never a hit again.
+    pub(crate) fn remove_victim(&self, v: &Victim, reason: EvictReason, bad: bool) {
+        let removed = self.remove_file(v);
+        self.settle(&mut lock(&self.core), v, removed, reason, bad);
+        self.settled.notify_all();
+    }
+
+    fn settle(&self, core: &mut Core, v: &Victim, removed: Removed, reason: EvictReason, bad: bool) {
+        match removed {
+            Removed::Gone(dirs, key) => core.settle_removed(v.id, key.as_ref(), reason, dirs),
+            Removed::Stuck(error) => {
+                tracing::warn!(tier = %self.params.name, %error, "a block file cannot be removed; it stays counted");
+                core.settle_stuck(v.id, bad, self.clock.now());
+            }
+        }
+    }
+
+    fn remove_file(&self, v: &Victim) -> Removed {
+        let Some(ns) = self.namespaces.get(usize::from(v.namespace)) else {
+            return Removed::Gone(Change::default(), None);
+        };
+        let dir = leaf_dir(ns, v.fan, v.leaf);
+        let file = match &v.key {
+            Some(k) => Ok(Some(Location::of(k).file_name())),
+            None => self.find_name(ns, &dir, v),
+        };
+        let gone = match file {
+            Ok(Some(name)) => self.disk.remove_file(&dir.join(name)),
+            Ok(None) => Ok(()),
+            Err(e) => Err(e),
+        };
+        match gone {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Removed::Stuck(e),
+            _ => Removed::Gone(self.dirs.leave(&*self.disk, ns, v.namespace, v.fan, v.leaf), None),
+        }
+    }
+
+    /// The name, in its leaf directory, of a block of which only the fingerprint is known. Leaves hold a handful of
+    /// files, so this costs about as much as the removal itself; it is what keeps full keys out of memory.
+    fn find_name(&self, ns: &Path, dir: &Path, v: &Victim) -> io::Result<Option<String>> {
+        let dir_text = ns.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let seed = if v.namespace == 0 { self.ns.seed() } else { dir_seed(&dir_text) };
+        let mut found = None;
+        self.disk.list(dir, &mut |name, _| {
+            if found.is_none() && name_fingerprint(name, v.fan, v.leaf, seed) == Some(v.fp) {
+                found = Some(name.to_owned());
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The device ran full below the bound: from now on, for a while, the bound is what fits.
+    pub(crate) fn device_full(&self, error: &io::Error) {
+        let mut core = lock(&self.core);
+        if core.budget.effective() == core.budget.bound() {
+            tracing::warn!(
+                tier = %self.params.name, %error, resident_bytes = core.budget.resident(),
+                "the device is full below the bound; the bound is lowered for a while"
+            );
+        }
+        core.budget.lower(self.clock.now(), LOWERED_FOR);
+    }
+
+    /// Hands a finished job to the scheduler.
+    pub(crate) fn report(&self, report: Report, req: RequestId, fps: &[Fingerprint]) {
+        {
+            let mut core = lock(&self.core);
+            match report.direction {
+                Direction::Store => core.stats.store_device_time += report.device_time,
+                Direction::Load => core.stats.load_device_time += report.device_time,
+            }
+            core.touch(fps.iter().copied(), req.tag());
+        }
+        lock(&self.done).push(report);
+        self.bell.ring();
+    }
+
+    pub(crate) fn next_temp(&self) -> u64 {
+        self.temp_counter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn medium() -> Medium {
+        Medium::Storage
+    }
+}
+
+/// Bytes to reserve before writing one block of `block_len` bytes.
+pub(crate) fn write_cost(block_len: usize, fs_block: u64) -> u64 {
+    round_up((block_len + TRAILER_BYTES) as u64, fs_block) + SLACK_BLOCKS * fs_block
+}

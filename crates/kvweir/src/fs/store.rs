@@ -1,0 +1,407 @@
+//! Storing blocks. Per block: present or being written by somebody else? then nothing is written; else room is
+//! reserved for the file with its trailer and directories, the file is written under a temporary name that nobody
+//! else uses, published by rename, and only then becomes a hit (I1, I2). Every path commits or releases.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{
+    core::{Waiter, weight},
+    index::{Shelf, State},
+    layout::{Location, temp_name},
+    progress::Progress,
+    shared::Shared,
+    trailer::{TRAILER_BYTES, Trailer, encode, payload_sum},
+};
+use crate::{
+    block::{Fingerprint, Key},
+    clock::Instant,
+    error::{ErrorKind, IoClass, classify},
+    evict::Id,
+    io::{
+        Disk, PAGE, PageBuffer, SlotRead, Stat,
+        disk::{OpenMode, write_full},
+        pool::Work,
+    },
+    metrics::{EvictReason, RefuseReason},
+    sync::{lock, wait_for},
+    tier::{BlockOutcome, Direction, RequestId, StoreJob},
+};
+
+/// Longest wait for another worker's removal of the same block's old file.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A store job on its way through the workers.
+pub(crate) struct StoreRun {
+    me: Weak<Self>,
+    shared: Arc<Shared>,
+    req: RequestId,
+    keys: Vec<Key>,
+    fps: Vec<Fingerprint>,
+    slots: Vec<Mutex<Option<SlotRead>>>,
+    progress: Progress,
+}
+
+/// What to do about one block.
+enum Begin {
+    /// Write it; an entry and `granted` bytes are reserved.
+    Write { id: Id, granted: u64 },
+    /// It is there already.
+    Present,
+    /// Another worker writes it and will tell.
+    Joined,
+    /// Something that is no block lies there: remove it first.
+    Replace(Id),
+    /// It cannot be stored now.
+    Refused(ErrorKind),
+}
+
+impl StoreRun {
+    pub(crate) fn new(shared: &Arc<Shared>, job: StoreJob) -> Arc<Self> {
+        let now = shared.clock.now();
+        let progress = Progress::new(job.id, Direction::Store, job.blocks.len(), now);
+        let (mut keys, mut slots) = (Vec::with_capacity(job.blocks.len()), Vec::with_capacity(job.blocks.len()));
+        for b in job.blocks {
+            keys.push(b.key);
+            slots.push(Mutex::new(Some(b.slot)));
+        }
+        let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
+        let shared = Arc::clone(shared);
+        Arc::new_cyclic(|me| Self { me: Weak::clone(me), shared, req: job.req, keys, fps, slots, progress })
+    }
+
+    /// Notes the outcome of a block; the last one sends the report.
+    pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) {
+        if let Some(slot) = self.slots.get(unit) {
+            drop(lock(slot).take());
+        }
+        if let Some(report) = self.progress.finish(unit, outcome) {
+            self.shared.report(report, self.req, &self.fps);
+        }
+    }
+
+    /// Fails every block for `reason` without I/O.
+    pub(crate) fn refuse(&self, kind: ErrorKind, reason: RefuseReason) {
+        lock(&self.shared.core).stats.refused(reason, self.keys.len() as u64);
+        (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
+    }
+
+    fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {
+        let (key, fp) = (self.keys.get(unit)?, *self.fps.get(unit)?);
+        let at = Location::of(key);
+        let mut checked = false;
+        let (id, granted) = loop {
+            match self.begin(unit, fp, &at) {
+                Begin::Write { id, granted } => break (id, granted),
+                Begin::Joined => return None,
+                Begin::Refused(kind) => return Some(BlockOutcome::Failed(kind)),
+                Begin::Replace(id) => self.remove_if(id, State::Bad, EvictReason::Corrupt),
+                Begin::Present if checked || self.size_is_right(&at) => {
+                    lock(&self.shared.core).stats.present_blocks += 1;
+                    return Some(BlockOutcome::Present);
+                }
+                Begin::Present => {
+                    // the file went or changed behind our back: forget it, then store anew
+                    checked = true;
+                    if let Some(id) = self.shared.core_ready(fp) {
+                        self.remove_if(id, State::Ready, EvictReason::External);
+                    }
+                }
+            }
+        };
+        let slot = self.slots.get(unit).and_then(|s| lock(s).take());
+        let written = match slot {
+            Some(slot) => self.write(key, &at, &slot, scratch, granted),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        };
+        Some(self.settle(id, key, &at, granted, written))
+    }
+
+    /// Looks the block up and reserves it. Everything under one hold of the lock but the making of room.
+    fn begin(&self, unit: usize, fp: Fingerprint, at: &Location) -> Begin {
+        let s = &*self.shared;
+        let id = {
+            let mut core = lock(&s.core);
+            loop {
+                if core.closed {
+                    return Begin::Refused(ErrorKind::Closed);
+                }
+                let Some(id) = core.index.find(fp) else { break };
+                match core.index.state(id) {
+                    State::Ready => return Begin::Present,
+                    State::Bad => return Begin::Replace(id),
+                    State::Writing => {
+                        // our slot is not needed any more and must be free before the report
+                        if let (Some(run), Some(slot)) = (self.me.upgrade(), self.slots.get(unit)) {
+                            drop(lock(slot).take());
+                            core.waiters.entry(id).or_default().push(Waiter { run, unit });
+                        }
+                        return Begin::Joined;
+                    }
+                    State::Evicting => {
+                        core = wait_for(&s.settled, core, REMOVAL_PATIENCE);
+                        if core.index.find(fp) == Some(id) && core.index.state(id) == State::Evicting {
+                            core.stats.refused(RefuseReason::Io, 1);
+                            return Begin::Refused(ErrorKind::Busy);
+                        }
+                    }
+                    State::Free | State::Dead => break,
+                }
+            }
+            let shelf = core.index.shelf_id(Shelf { namespace: 0, leaf: at.leaf });
+            let id = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Writing, 0));
+            match id {
+                Some(id) => id,
+                None => {
+                    core.stats.refused(RefuseReason::NoRoom, 1);
+                    return Begin::Refused(ErrorKind::Full);
+                }
+            }
+        };
+        match s.make_room(s.write_cost(), EvictReason::Capacity) {
+            Ok(granted) => Begin::Write { id, granted },
+            Err(no) => {
+                lock(&s.core).stats.refused(no.0, 1);
+                self.abort(id, no.kind());
+                Begin::Refused(no.kind())
+            }
+        }
+    }
+
+    /// Takes back an entry that was reserved, and fails those who waited for it.
+    fn abort(&self, id: Id, kind: ErrorKind) {
+        let waiters = {
+            let mut core = lock(&self.shared.core);
+            core.index.remove(id);
+            core.waiters.remove(&id)
+        };
+        for w in waiters.into_iter().flatten() {
+            w.run.finish(w.unit, BlockOutcome::Failed(kind));
+        }
+    }
+
+    fn remove_if(&self, id: Id, state: State, reason: EvictReason) {
+        let victim = {
+            let mut core = lock(&self.shared.core);
+            if core.index.state(id) == state { core.begin_removal(id) } else { None }
+        };
+        if let Some(v) = victim {
+            self.shared.remove_victim(&v, reason, true);
+        }
+    }
+
+    fn size_is_right(&self, at: &Location) -> bool {
+        let s = &*self.shared;
+        let path = s.leaf_of(at).join(at.file_name());
+        match s.disk.stat(&path) {
+            Ok(st) => st.len == s.file_len() || st.len == s.params.block_len as u64,
+            Err(e) => classify(&e) != IoClass::Gone,
+        }
+    }
+
+    /// Writes and publishes the file, once more after making room if the device is full.
+    fn write(
+        &self,
+        key: &Key,
+        at: &Location,
+        slot: &SlotRead,
+        scratch: &mut PageBuffer,
+        _granted: u64,
+    ) -> io::Result<Written> {
+        let s = &*self.shared;
+        let mut change = s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf)?;
+        self.progress.begin_io(s.clock.now());
+        let page = scratch.as_mut_slice().first_chunk_mut::<TRAILER_BYTES>();
+        let written = page.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput)).and_then(|page| {
+            let trailer = Trailer {
+                key: key.clone(),
+                block_len: slot.len() as u64,
+                payload_sum: payload_sum(slot),
+                namespace: *s.ns.digest(),
+                written_at: s.clock.unix_seconds(),
+            };
+            encode(&trailer, page);
+            match self.write_and_publish(at, slot, page) {
+                Err(e) if classify(&e) == IoClass::Full && self.evict_for_full_device(&e) => {
+                    self.write_and_publish(at, slot, page)
+                }
+                r => r,
+            }
+        });
+        let now = s.clock.now();
+        let bytes = if written.is_ok() { s.file_len() } else { 0 };
+        self.progress.end_io(now, bytes);
+        let more = match &written {
+            Ok(_) => s.dirs.grown(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
+            Err(_) => s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
+        };
+        change.before += more.before;
+        change.now += more.now;
+        match written {
+            Ok(stat) => Ok(Written { stat, change, now }),
+            Err(e) => {
+                lock(&s.core).budget.change(change.before, change.now);
+                Err(e)
+            }
+        }
+    }
+
+    fn evict_for_full_device(&self, e: &io::Error) -> bool {
+        let s = &*self.shared;
+        s.device_full(e);
+        // the lowered bound has no room, so this evicts what one block costs; the grant is given back at once,
+        // the reservation made before still stands
+        let victims = {
+            let mut core = lock(&s.core);
+            let mut out = Vec::new();
+            core.choose_victims(s.write_cost(), s.clock.now(), &mut out);
+            out
+        };
+        victims.iter().for_each(|v| s.remove_victim(v, EvictReason::NoSpace, false));
+        !victims.is_empty()
+    }
+
+    /// One attempt, direct where address and length allow it, else or on refusal buffered.
+    fn write_and_publish(&self, at: &Location, slot: &[u8], page: &[u8; TRAILER_BYTES]) -> io::Result<Stat> {
+        let s = &*self.shared;
+        let dir = s.leaf_of(at);
+        let to = dir.join(at.file_name());
+        let aligned = slot.len() % PAGE == 0 && slot.as_ptr() as usize % PAGE == 0;
+        if aligned && s.direct.load(Ordering::Relaxed) {
+            match self.attempt(&dir, &to, at, slot, page, true) {
+                Err(e) if classify(&e) == IoClass::Invalid => {}
+                r => return r,
+            }
+        }
+        self.attempt(&dir, &to, at, slot, page, false)
+    }
+
+    fn attempt(
+        &self,
+        dir: &Path,
+        to: &Path,
+        at: &Location,
+        slot: &[u8],
+        page: &[u8; TRAILER_BYTES],
+        direct: bool,
+    ) -> io::Result<Stat> {
+        let s = &*self.shared;
+        let (temp, file) = loop {
+            let temp = dir.join(temp_name(&at.file_name(), s.next_temp()));
+            match s.disk.open(&temp, OpenMode::CreateNew, direct) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) if direct && classify(&e) == IoClass::Invalid => {
+                    // some file systems make the file before refusing the flag
+                    s.direct.store(false, Ordering::Relaxed);
+                    let _ = s.disk.remove_file(&temp);
+                    return Err(e);
+                }
+                r => break (temp, r?),
+            }
+        };
+        let published = (!s.params.bounded)
+            .then(|| file.try_lock())
+            .transpose()
+            .and_then(|_| write_full(&*file, slot, page))
+            .and_then(|()| file.stat())
+            .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
+        if published.is_err() {
+            self.discard(temp, file.stat().map_or(s.file_len(), |st| st.allocated));
+        }
+        published
+    }
+
+    /// Removes a temporary; what cannot be removed stays counted until it can.
+    fn discard(&self, temp: PathBuf, bytes: u64) {
+        let s = &*self.shared;
+        match s.disk.remove_file(&temp) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                let mut core = lock(&s.core);
+                core.stats.unlink_failures += 1;
+                core.budget.add_resident(bytes);
+                core.leftovers.push((temp, bytes));
+            }
+            _ => {}
+        }
+    }
+
+    /// Turns the reservation into a resident block, or gives it back.
+    fn settle(&self, id: Id, key: &Key, at: &Location, granted: u64, written: io::Result<Written>) -> BlockOutcome {
+        let s = &*self.shared;
+        match written {
+            Ok(w) => {
+                let waiters = {
+                    let mut core = lock(&s.core);
+                    core.budget.release(granted);
+                    core.budget.add_resident(w.stat.allocated);
+                    core.budget.change(w.change.before, w.change.now);
+                    core.index.set_state(id, State::Ready);
+                    core.index.set_cost(id, w.stat.allocated);
+                    core.index.set_has_trailer(id, true);
+                    core.index.set_written_at(id, s.clock.unix_seconds());
+                    core.index.set_key(id, key);
+                    let weight = u32::try_from(weight(w.stat.allocated)).unwrap_or(u32::MAX);
+                    let fp = core.index.fingerprint(id);
+                    core.policy.insert(id, fp, weight, self.req.tag());
+                    core.stats.blocks += 1;
+                    core.stats.stored_blocks += 1;
+                    core.stats.stored_bytes += s.file_len();
+                    core.events.stored(key);
+                    core.waiters.remove(&id)
+                };
+                for w in waiters.into_iter().flatten() {
+                    w.run.finish(w.unit, BlockOutcome::Present);
+                }
+                BlockOutcome::Stored
+            }
+            Err(e) => {
+                let (kind, reason) = match classify(&e) {
+                    IoClass::Full => (ErrorKind::Full, RefuseReason::NoSpace),
+                    IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
+                    _ => (ErrorKind::Unavailable, RefuseReason::Io),
+                };
+                tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), block = %at.stem, "a block was not stored");
+                {
+                    let mut core = lock(&s.core);
+                    core.budget.release(granted);
+                    core.stats.refused(reason, 1);
+                }
+                self.abort(id, kind);
+                BlockOutcome::Failed(kind)
+            }
+        }
+    }
+}
+
+struct Written {
+    stat: Stat,
+    change: super::dirs::Change,
+    now: Instant,
+}
+
+/// Publishes `temp` as `to`. EEXIST, which some network file systems give, is success if the destination is whole.
+fn rename(disk: &dyn Disk, temp: &Path, to: &Path, len: u64) -> io::Result<()> {
+    match disk.rename(temp, to) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && disk.stat(to).is_ok_and(|s| s.len == len) => {
+            disk.remove_file(temp)
+        }
+        r => r,
+    }
+}
+
+impl Work for StoreRun {
+    fn run(&self, unit: usize, scratch: &mut PageBuffer) {
+        if let Some(outcome) = self.store(unit, scratch) {
+            self.finish(unit, outcome);
+        }
+    }
+
+    fn cancel(&self, unit: usize) {
+        lock(&self.shared.core).stats.refused(RefuseReason::Cancelled, 1);
+        self.finish(unit, BlockOutcome::Failed(ErrorKind::Closed));
+    }
+}

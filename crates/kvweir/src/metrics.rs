@@ -1,0 +1,169 @@
+//! Numbers of a tier, read in O(1), and their names.
+
+use std::time::Duration;
+
+/// Why a block was evicted or a file removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EvictReason {
+    /// To make room for another block.
+    Capacity,
+    /// To come below the bound at start or after a change of it.
+    Trim,
+    /// Its bytes were provably wrong.
+    Corrupt,
+    /// The device was full below the bound.
+    NoSpace,
+    /// Somebody else removed the file.
+    External,
+}
+
+impl EvictReason {
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 5] = [Self::Capacity, Self::Trim, Self::Corrupt, Self::NoSpace, Self::External];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Trim => "trim",
+            Self::Corrupt => "corrupt",
+            Self::NoSpace => "no_space",
+            Self::External => "external",
+        }
+    }
+}
+
+/// Why a block was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefuseReason {
+    /// Everything left within the bound is pinned or reserved.
+    NoRoom,
+    /// One block is larger than the bound.
+    TooLarge,
+    /// The tier is being trimmed below its bound.
+    Trimming,
+    /// The device is full below the bound.
+    NoSpace,
+    /// The queue is full.
+    QueueFull,
+    /// The job was cancelled by a drain or shutdown.
+    Cancelled,
+    /// The device failed.
+    Io,
+}
+
+impl RefuseReason {
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 7] = [
+        Self::NoRoom,
+        Self::TooLarge,
+        Self::Trimming,
+        Self::NoSpace,
+        Self::QueueFull,
+        Self::Cancelled,
+        Self::Io,
+    ];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRoom => "no_room",
+            Self::TooLarge => "too_large",
+            Self::Trimming => "trimming",
+            Self::NoSpace => "no_space",
+            Self::QueueFull => "queue_full",
+            Self::Cancelled => "cancelled",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// Counters and gauges of a tier. Bytes are allocated bytes on the device where a tier has one.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct TierStats {
+    /// Blocks that can be loaded.
+    pub blocks: u64,
+    /// Bytes held: blocks, trailers, temporaries, directories and foreign files.
+    pub resident_bytes: u64,
+    /// Bytes promised to writers.
+    pub reserved_bytes: u64,
+    /// The most that resident and reserved bytes came to together.
+    pub peak_bytes: u64,
+    /// The configured bound, if any.
+    pub bound_bytes: Option<u64>,
+    /// The bound in force, if any.
+    pub effective_bound_bytes: Option<u64>,
+    /// Blocks with at least one pin.
+    pub pinned_blocks: u64,
+    /// The most blocks that were pinned at one time.
+    pub pinned_peak: u64,
+    /// Requests whose pins were taken back because they did not finish in time.
+    pub pin_leases_expired: u64,
+    /// Lookups answered with a hit.
+    pub lookup_hits: u64,
+    /// Lookups answered with a miss.
+    pub lookup_misses: u64,
+    /// Lookups answered later.
+    pub lookup_retries: u64,
+    /// Blocks written.
+    pub stored_blocks: u64,
+    /// Bytes written, trailers included.
+    pub stored_bytes: u64,
+    /// Stores of blocks that were there already.
+    pub present_blocks: u64,
+    /// Blocks read and found good.
+    pub loaded_blocks: u64,
+    /// Bytes read, trailers included.
+    pub loaded_bytes: u64,
+    /// Blocks that failed to load.
+    pub load_failures: u64,
+    /// Blocks whose checksum, key or size was wrong.
+    pub verification_failures: u64,
+    /// Time during which the device worked on stores, summed over jobs.
+    pub store_device_time: Duration,
+    /// Time during which the device worked on loads, summed over jobs.
+    pub load_device_time: Duration,
+    /// Blocks gone, by [`EvictReason`].
+    pub evicted_blocks: [u64; EvictReason::ALL.len()],
+    /// Bytes gone, by [`EvictReason`].
+    pub evicted_bytes: [u64; EvictReason::ALL.len()],
+    /// Blocks not stored, by [`RefuseReason`].
+    pub refused_blocks: [u64; RefuseReason::ALL.len()],
+    /// Files that could not be removed (tried again later).
+    pub unlink_failures: u64,
+    /// Seconds from opening to ready.
+    pub startup_seconds: f64,
+    /// Blocks found at start.
+    pub recovered_blocks: u64,
+    /// Leftover temporaries removed at start.
+    pub swept_files: u64,
+    /// Files below the root that are not ours, found at start.
+    pub foreign_files: u64,
+    /// Candidates that the trim at start tried.
+    pub trim_candidates: u64,
+    /// Seconds since the oldest block was written.
+    pub oldest_age_seconds: u64,
+    /// Units waiting for a worker.
+    pub queued_blocks: u64,
+    /// Heap bytes of the index, policy and directory table.
+    pub index_bytes: u64,
+}
+
+impl TierStats {
+    /// Counts a block gone.
+    pub(crate) fn evicted(&mut self, reason: EvictReason, bytes: u64) {
+        let i = reason as usize;
+        if let (Some(n), Some(b)) = (self.evicted_blocks.get_mut(i), self.evicted_bytes.get_mut(i)) {
+            *n += 1;
+            *b += bytes;
+        }
+    }
+
+    /// Counts blocks not stored.
+    pub(crate) fn refused(&mut self, reason: RefuseReason, blocks: u64) {
+        if let Some(n) = self.refused_blocks.get_mut(reason as usize) {
+            *n += blocks;
+        }
+    }
+}
