@@ -143,6 +143,7 @@ struct State {
     warmup_sum: f64,
     last_update: Instant,
     streak: u64,
+    /// When pressure last cleared; means nothing under pressure.
     cleared_at: Option<Instant>,
     /// Whether the next question in the cool-down drops.
     second: bool,
@@ -391,7 +392,6 @@ impl State {
 
     fn activate(&mut self, cause: TransitionCause) {
         self.streak = 0;
-        self.cleared_at = None;
         if !self.under_pressure {
             self.under_pressure = true;
             self.activations += 1;

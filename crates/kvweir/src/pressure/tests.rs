@@ -483,6 +483,18 @@ fn after_failures_in_warm_up_the_mean_replaces_the_average_and_the_next_question
 }
 
 #[test]
+fn the_mean_of_warm_up_decays_from_the_end_of_warm_up() {
+    let mut d = detector(PressureSettings {
+        warmup_completions: 1,
+        ..Default::default()
+    });
+    (0..3).for_each(|_| d.on_store_failed(at(1.0)));
+    feed(&mut d, 5.0, &[0.008]);
+    assert!(d.is_under_pressure(at(7.0)));
+    assert!(near(ema(&d), 0.004), "one half-life of silence: {}", ema(&d));
+}
+
+#[test]
 fn without_a_threshold_failures_are_ignored() {
     let mut d = detector(PressureSettings {
         failure_threshold: None,
