@@ -11,7 +11,7 @@ pub mod io;
 pub mod metrics;
 pub mod namespace;
 pub mod pressure;
-mod sync;
+pub mod sync;
 pub mod tier;
 
 pub use block::{Fingerprint, Key};

@@ -55,7 +55,7 @@ impl LoadRun {
     /// Takes the job and its pins over.
     pub(crate) fn new(shared: &Arc<Shared>, job: LoadJob) -> Arc<Self> {
         let now = shared.clock.now();
-        let progress = Progress::new(job.id, Direction::Load, job.blocks.len(), now);
+        let progress = Progress::new(job.id, Direction::Load, job.blocks.len(), now, &shared.meter);
         let (mut keys, mut slots) = (Vec::with_capacity(job.blocks.len()), Vec::with_capacity(job.blocks.len()));
         for b in job.blocks {
             keys.push(b.key);

@@ -15,13 +15,15 @@ use super::{
     core::{Core, Victim},
     dirs::{Change, Dirs},
     layout::{Location, fingerprint, leaf_dir, name_fingerprint},
+    probe::Probes,
+    progress::Meter,
     trailer::TRAILER_BYTES,
 };
 use crate::{
     block::{Fingerprint, Key},
     clock::Clock,
     error::ErrorKind,
-    events::{Locality, Medium},
+    events::Locality,
     io::{Disk, round_up},
     metrics::{EvictReason, RefuseReason},
     namespace::{Namespace, dir_seed},
@@ -60,6 +62,7 @@ pub(crate) struct Shared {
     /// Signalled whenever an eviction was settled.
     pub(crate) settled: Condvar,
     pub(crate) dirs: Dirs,
+    pub(crate) meter: Arc<Meter>,
     /// Directories of all namespaces found below the root; ours is number 0.
     pub(crate) namespaces: Vec<PathBuf>,
     pub(crate) done: Mutex<Vec<Report>>,
@@ -68,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) direct: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
+    pub(crate) probes: Mutex<Probes>,
 }
 
 impl fmt::Debug for Shared {
@@ -98,6 +102,11 @@ enum Removed {
 impl Shared {
     pub(crate) fn fingerprint(&self, key: &Key) -> Fingerprint {
         fingerprint(key, self.ns.seed())
+    }
+
+    /// The entry of a block that can be loaded now.
+    pub(crate) fn core_ready(&self, fp: Fingerprint) -> Option<crate::evict::Id> {
+        lock(&self.core).ready(fp)
     }
 
     /// The directory of this tier's own namespace.
@@ -259,10 +268,6 @@ impl Shared {
 
     pub(crate) fn next_temp(&self) -> u64 {
         self.temp_counter.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn medium() -> Medium {
-        Medium::Storage
     }
 }
 

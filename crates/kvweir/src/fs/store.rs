@@ -63,7 +63,7 @@ enum Begin {
 impl StoreRun {
     pub(crate) fn new(shared: &Arc<Shared>, job: StoreJob) -> Arc<Self> {
         let now = shared.clock.now();
-        let progress = Progress::new(job.id, Direction::Store, job.blocks.len(), now);
+        let progress = Progress::new(job.id, Direction::Store, job.blocks.len(), now, &shared.meter);
         let (mut keys, mut slots) = (Vec::with_capacity(job.blocks.len()), Vec::with_capacity(job.blocks.len()));
         for b in job.blocks {
             keys.push(b.key);

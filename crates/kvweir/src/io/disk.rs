@@ -47,7 +47,7 @@ pub struct Space {
 }
 
 /// An open file. Offsets and lengths in bytes; one call may move less than asked, as the system's own.
-pub trait DiskFile: Send + Debug {
+pub trait DiskFile: Send + Sync + Debug {
     /// Reads into `bufs` from `offset`.
     fn read_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
     /// Writes `bufs` at `offset`.

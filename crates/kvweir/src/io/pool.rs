@@ -183,6 +183,12 @@ impl Pool {
         q.load_units + q.store_units
     }
 
+    /// Whether anything waits or runs.
+    pub fn is_busy(&self) -> bool {
+        let q = lock(&self.shared.queues);
+        q.load_units + q.store_units + q.running > 0
+    }
+
     /// Cancels everything that has not begun and waits until nothing runs.
     pub fn drain(&self) {
         self.cancel_queued();

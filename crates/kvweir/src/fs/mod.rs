@@ -1,0 +1,340 @@
+//! The file tier: one file a block in vLLM's own directory layout, below a hard byte limit.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `settings.rs` | the settings and their checks |
+//! | `open.rs`, `walk.rs`, `lockfile.rs` | opening a root: ownership, survey, sweep, trim, identity |
+//! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
+//! | `core.rs`, `index.rs`, `pins.rs` | the state behind the one lock |
+//! | `dirs.rs` | directories: made, counted, removed |
+//! | `shared.rs` | making room and removing files |
+//! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
+//!
+//! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
+//! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
+//! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
+
+mod core;
+mod dirs;
+mod index;
+mod layout;
+mod load;
+mod lockfile;
+mod open;
+mod pins;
+mod probe;
+mod progress;
+mod settings;
+mod shared;
+mod store;
+mod trailer;
+mod walk;
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+pub use settings::{FsSettings, min_bound};
+
+use self::{
+    load::LoadRun,
+    lockfile::RootLock,
+    open::{Opened, Parts},
+    probe::Probe,
+    shared::Shared,
+    store::StoreRun,
+};
+use crate::{
+    block::Key,
+    clock::{Clock, SystemClock},
+    error::{ErrorKind, Result},
+    events::{Event, Locality, Medium},
+    io::{
+        Disk, OsDisk,
+        pool::{Class, Pool, Work},
+    },
+    metrics::{RefuseReason, TierStats},
+    namespace::Namespace,
+    sync::{Bell, lock},
+    tier::{LoadJob, Lookup, Report, RequestId, StoreJob, Tier},
+};
+
+/// Longest wait at shutdown for I/O that already runs.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Builds an [`FsTier`]: settings are data, clock and disk are components.
+#[derive(Debug)]
+pub struct FsBuilder {
+    name: String,
+    settings: FsSettings,
+    ns: Namespace,
+    block_len: usize,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    bell: Arc<Bell>,
+}
+
+impl FsBuilder {
+    /// A tier for blocks of `block_len` bytes of namespace `ns`.
+    pub fn new(settings: FsSettings, ns: Namespace, block_len: usize) -> Self {
+        Self {
+            name: "fs".into(),
+            settings,
+            ns,
+            block_len,
+            disk: Arc::new(OsDisk),
+            clock: SystemClock::shared(),
+            bell: Arc::default(),
+        }
+    }
+
+    /// The tier's name in metrics and logs; `fs` unless set.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Another disk than the operating system's.
+    #[must_use]
+    pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// Another clock than the system's.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// A bell to ring whenever a report is ready.
+    #[must_use]
+    pub fn bell(mut self, bell: Arc<Bell>) -> Self {
+        self.bell = bell;
+        self
+    }
+
+    /// Opens the root and starts the workers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for settings or a directory that cannot work, [`ErrorKind::Busy`] when another process
+    /// owns the root (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
+    /// files, or the I/O error of the walk.
+    pub fn open(self) -> Result<FsTier> {
+        let Self { name, settings, ns, block_len, disk, clock, bell } = self;
+        let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
+        let Opened { shared, lock, trimmer } =
+            open::open(Parts { name, settings, ns, block_len, disk, clock, bell })?;
+        let pool = Pool::start(&thread_name, pool_size)?;
+        Ok(FsTier { shared, pool, trimmer, lock })
+    }
+}
+
+/// A tier of files below one directory.
+///
+/// ```
+/// use kvweir::{fs::{FsBuilder, FsSettings}, namespace::{Identity, Namespace}, tier::{Lookup, RequestId, Tier}, Key};
+/// # fn main() -> kvweir::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let settings = FsSettings { max_bytes: Some(64 << 20), ..FsSettings::new(dir.path().join("kv")) };
+/// let mut tier = FsBuilder::new(settings, Namespace::new(&Identity::default())?, 64 * 1024).open()?;
+/// assert_eq!(tier.lookup(&Key::new(b"some block hash")?, RequestId(1)), Lookup::Miss);
+/// tier.shutdown();
+/// # Ok(()) }
+/// ```
+pub struct FsTier {
+    shared: Arc<Shared>,
+    pool: Pool,
+    trimmer: Option<JoinHandle<()>>,
+    lock: Option<Arc<RootLock>>,
+}
+
+impl fmt::Debug for FsTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FsTier").field("root", &self.shared.params.root).finish_non_exhaustive()
+    }
+}
+
+impl FsTier {
+    /// Heap bytes of index, policy and directory table, and those of them that hold full keys for events.
+    pub fn index_memory(&self) -> (usize, usize) {
+        let core = lock(&self.shared.core);
+        let (index, keys) = core.index.memory_bytes();
+        (index + core.policy.memory_bytes() + self.shared.dirs.memory_bytes(), keys)
+    }
+
+    /// Whether a trim begun at start still runs.
+    pub fn is_trimming(&self) -> bool {
+        lock(&self.shared.core).trimming
+    }
+
+    /// The directory, below the root, that holds this tier's blocks.
+    pub fn namespace_dir(&self) -> &std::path::Path {
+        self.shared.own_dir()
+    }
+
+    /// How many leading keys of `keys` can be loaded; each of them is pinned for `req`. One hold of the lock for all,
+    /// so that the memory accesses of the lookups overlap. Only for bounded roots: elsewhere an unknown key is taken
+    /// as a miss.
+    pub fn lookup_prefix(&mut self, keys: &[Key], req: RequestId) -> usize {
+        let s = &*self.shared;
+        let now = s.clock.now();
+        let mut core = lock(&s.core);
+        core.expire_leases(now, s.params.pin_ttl);
+        let mut hits = 0;
+        for key in keys {
+            let Some(id) = core.ready(s.fingerprint(key)) else { break };
+            core.pin_for(req, id, now);
+            hits += 1;
+        }
+        core.stats.lookup_hits += hits as u64;
+        core.stats.lookup_misses += u64::from(hits < keys.len());
+        hits
+    }
+
+    /// Looks for a key that the index of a shared root does not know.
+    fn probe(&self, key: &Key) -> Lookup {
+        let s = &self.shared;
+        let fp = s.fingerprint(key);
+        {
+            let mut p = lock(&s.probes);
+            if p.is_known_miss(fp, s.clock.now()) {
+                return Lookup::Miss;
+            }
+            if !p.running.insert(fp) {
+                return Lookup::Retry;
+            }
+        }
+        let probe = Arc::new(Probe { shared: Arc::clone(s), key: key.clone(), fp });
+        if self.pool.submit(Class::Load, probe, 1).is_err() {
+            lock(&s.probes).running.remove(&fp);
+            return Lookup::Miss;
+        }
+        Lookup::Retry
+    }
+}
+
+impl Tier for FsTier {
+    fn name(&self) -> &str {
+        &self.shared.params.name
+    }
+
+    fn medium(&self) -> Medium {
+        Medium::Storage
+    }
+
+    fn locality(&self) -> Locality {
+        self.shared.params.locality
+    }
+
+    fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
+        let s = &*self.shared;
+        let answer = {
+            let now = s.clock.now();
+            let fp = s.fingerprint(key);
+            let mut core = lock(&s.core);
+            core.expire_leases(now, s.params.pin_ttl);
+            match core.ready(fp) {
+                Some(id) => {
+                    core.pin_for(req, id, now);
+                    Some(Lookup::Hit)
+                }
+                // known, but being written, removed or found bad; or the index is the whole truth
+                None if s.params.bounded || core.closed || core.index.find(fp).is_some() => Some(Lookup::Miss),
+                None => None,
+            }
+        };
+        let answer = answer.unwrap_or_else(|| self.probe(key));
+        let mut core = lock(&s.core);
+        match answer {
+            Lookup::Hit => core.stats.lookup_hits += 1,
+            Lookup::Miss => core.stats.lookup_misses += 1,
+            Lookup::Retry => core.stats.lookup_retries += 1,
+        }
+        answer
+    }
+
+    fn submit_store(&mut self, job: StoreJob) {
+        let n = job.blocks.len();
+        if n == 0 {
+            lock(&self.shared.done).push(Report::refused(job.id, crate::tier::Direction::Store, 0, ErrorKind::Invalid));
+            return;
+        }
+        let run = StoreRun::new(&self.shared, job);
+        if let Err(e) = self.pool.submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n) {
+            let reason = if e.kind() == ErrorKind::Busy { RefuseReason::QueueFull } else { RefuseReason::Cancelled };
+            run.refuse(e.kind(), reason);
+        }
+    }
+
+    fn submit_load(&mut self, job: LoadJob) {
+        let n = job.blocks.len();
+        if n == 0 {
+            lock(&self.shared.done).push(Report::refused(job.id, crate::tier::Direction::Load, 0, ErrorKind::Invalid));
+            return;
+        }
+        let run = LoadRun::new(&self.shared, job);
+        if let Err(e) = self.pool.submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n) {
+            run.refuse(e.kind());
+        }
+    }
+
+    fn poll(&mut self, reports: &mut Vec<Report>) {
+        reports.append(&mut lock(&self.shared.done));
+    }
+
+    fn touch(&mut self, keys: &[Key], req: RequestId) {
+        let s = &*self.shared;
+        lock(&s.core).touch(keys.iter().map(|k| s.fingerprint(k)), req.tag());
+    }
+
+    fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {
+        let s = &*self.shared;
+        let mut core = lock(&s.core);
+        core.end_request(req);
+        core.touch(keys.iter().map(|k| s.fingerprint(k)), req.tag());
+    }
+
+    fn take_events(&mut self, events: &mut Vec<Event>) {
+        lock(&self.shared.core).events.take(events);
+    }
+
+    fn has_pending_work(&self) -> bool {
+        !lock(&self.shared.done).is_empty() || self.pool.is_busy()
+    }
+
+    fn drain(&mut self) {
+        self.pool.drain();
+    }
+
+    fn shutdown(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        lock(&self.shared.core).closed = true;
+        if !self.pool.stop(SHUTDOWN_PATIENCE) {
+            tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots stay claimed");
+        }
+        if let Some(t) = self.trimmer.take() {
+            let _ = t.join();
+        }
+        lock(&self.shared.core).end_all_requests();
+        self.lock = None;
+    }
+
+    fn stats(&self) -> TierStats {
+        let s = &*self.shared;
+        let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
+        t.queued_blocks = self.pool.queued() as u64;
+        t
+    }
+}
+
+impl Drop for FsTier {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

@@ -1,0 +1,91 @@
+//! Settings of the file tier.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::shared::write_cost;
+use crate::{
+    error::{Error, Result},
+    evict::PolicyKind,
+    events::Locality,
+    io::pool::PoolSize,
+};
+
+/// Bytes that every bounded root needs beside its blocks: its own directory, the lock file, `config.json`, and the
+/// namespace's directories, with room to grow.
+const FIXED_BYTES: u64 = 64 * 1024;
+/// The allocation unit assumed before a file system was asked.
+const USUAL_FS_BLOCK: u64 = 4096;
+
+/// The smallest bound, in bytes, below which a tier of `block_len`-byte blocks can hold one.
+pub fn min_bound(block_len: usize) -> u64 {
+    write_cost(block_len, USUAL_FS_BLOCK) + FIXED_BYTES
+}
+
+/// Values that shape a file tier.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FsSettings {
+    /// The directory that holds everything; made if missing (its parent must exist).
+    pub root: PathBuf,
+    /// The bound, in bytes, on all that lies below `root` (I1). `None`: unbounded; the directory may be shared with
+    /// other writers, and unknown keys are looked for on disk.
+    pub max_bytes: Option<u64>,
+    /// Which block is evicted first.
+    pub policy: PolicyKind,
+    /// Worker threads.
+    pub pool: PoolSize,
+    /// Whether payload checksums are compared on load. Keys, sizes and trailers always are.
+    pub verify: bool,
+    /// Whether residency events are recorded. Costs the length of the key, and some, for each block in memory.
+    pub events: bool,
+    /// Whether the directory is on this machine.
+    pub locality: Locality,
+    /// A request that has not finished for this long loses its pins.
+    pub pin_ttl: Duration,
+    /// In an unbounded root: for how long a key that was not found is taken as missing without looking again.
+    pub miss_ttl: Duration,
+    /// Whether to bypass the page cache where the file system and alignment allow it.
+    pub direct: bool,
+}
+
+impl FsSettings {
+    /// Defaults for the directory `root`, unbounded.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            max_bytes: None,
+            policy: PolicyKind::Lru,
+            pool: PoolSize::default(),
+            verify: true,
+            events: false,
+            locality: Locality::Local,
+            pin_ttl: Duration::from_secs(600),
+            miss_ttl: Duration::from_secs(1),
+            direct: true,
+        }
+    }
+
+    /// Checks everything that can be checked without touching a disk.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming the setting, its value and what is allowed.
+    pub fn validate(&self, block_len: usize) -> Result<()> {
+        let no = |m: String| Err(Error::invalid("check settings", m));
+        let least = min_bound(block_len);
+        if block_len == 0 {
+            return no("block length 0: must be at least 1 byte".into());
+        }
+        if let Some(max) = self.max_bytes.filter(|&m| m < least) {
+            return no(format!(
+                "max_bytes {max} is below one block: blocks of {block_len} bytes need at least {least} bytes with \
+                 trailer, directories and lock file"
+            ));
+        }
+        if self.pin_ttl.is_zero() {
+            return no("pin_ttl 0: must be longer than a load".into());
+        }
+        if self.root.as_os_str().is_empty() {
+            return no("root is empty: name a directory".into());
+        }
+        Ok(())
+    }
+}
