@@ -1,2 +1,20 @@
-//! cli
-fn main() {}
+//! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
+
+mod cli;
+mod commands;
+mod hitrate;
+mod interrupt;
+mod output;
+mod progress;
+mod replay;
+mod report;
+mod settings;
+mod summary;
+mod trace;
+mod workload;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

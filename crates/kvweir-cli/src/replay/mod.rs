@@ -1,0 +1,94 @@
+//! The seam between the command and the engine: where requests come from, and the run itself.
+
+pub(crate) mod hitrate_mode;
+mod run;
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::Result;
+
+pub(crate) use run::run;
+
+use crate::{
+    cli::UsageError,
+    report::Timeline,
+    settings::{BUILTIN_REQUESTS, ReplaySettings},
+    summary::Summary,
+    trace::{BadLines, Notes, Source, TraceReader},
+    workload::{AgentWorkload, WorkloadSettings},
+};
+
+/// What a run with real I/O yields.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The numbers at the end.
+    pub(crate) summary: Summary,
+    /// The numbers over time, for the report.
+    pub(crate) timeline: Timeline,
+}
+
+/// Requests, already limited in number, and what their reader notices.
+pub(crate) struct Workload {
+    /// The requests.
+    pub(crate) requests: Source,
+    /// Grows while the requests are read.
+    pub(crate) notes: Notes,
+}
+
+/// Opens the trace, or makes up a workload.
+pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
+    let limit = usize::try_from(settings.requests.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    let Some(path) = &settings.trace else {
+        let requests = settings.requests.unwrap_or(BUILTIN_REQUESTS);
+        let made_up = WorkloadSettings {
+            seed: settings.seed,
+            requests,
+            ..WorkloadSettings::default()
+        };
+        let requests = Box::new(AgentWorkload::new(made_up).map(Ok));
+        return Ok(Workload {
+            requests,
+            notes: Notes::default(),
+        });
+    };
+    let reader = open_trace(settings, path)?;
+    let notes = reader.notes();
+    let requests = Box::new(reader.take(limit).map(|r| r.map_err(Into::into)));
+    Ok(Workload { requests, notes })
+}
+
+/// Reads a trace file through once, so that a bad line is told before anything is made on disk, and counts its
+/// requests. `None` if that takes the only copy: stdin and other streams are checked as they are read.
+pub(crate) fn survey(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Option<u64>> {
+    let Some(path) = &settings.trace else {
+        return Ok(settings.requests);
+    };
+    if !path.is_file() {
+        return Ok(settings.requests.filter(|_| path == Path::new("-")));
+    }
+    let limit = settings.requests.unwrap_or(u64::MAX);
+    let mut requests = 0;
+    for request in open_trace(settings, path)? {
+        request?;
+        requests += 1;
+        if requests >= limit || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(Some(requests))
+}
+
+fn open_trace(settings: &ReplaySettings, path: &Path) -> Result<TraceReader, UsageError> {
+    let bad = if settings.skip_bad_lines {
+        BadLines::Skip
+    } else {
+        BadLines::Refuse
+    };
+    TraceReader::open(path, bad).map_err(|e| UsageError {
+        message: format!("trace {} cannot be read: {e}", path.display()),
+        hint: Some("give a file of JSON lines, plain or gzip, or - for stdin"),
+    })
+}
