@@ -1,0 +1,143 @@
+//! Which block goes next: replacement policies over ids that the owner chooses (slots, index entries). No I/O, no
+//! locks, no clock: a policy sits behind its owner's lock and is a pure function of the calls made to it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `list.rs`, `mark.rs` | index-linked lists over chunked nodes of 12 or 16 bytes; what a node notes |
+//! | `pass.rs`, `ghost.rs` | the one walk over a list that finds victims; names of blocks lately evicted |
+//! | `lru.rs`, `arc.rs`, `s3fifo.rs`, `kind.rs` | the policies; their names and how to build one |
+//! | `resident.rs` | a cache of bare block numbers around a policy, for replaying traces |
+//!
+//! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no is skipped where it is and
+//! never chosen. Memory is bounded by the owner's ids and, for ghosts, by the capacity in weight.
+
+use std::fmt;
+
+use crate::block::Fingerprint;
+
+mod arc;
+mod ghost;
+mod kind;
+mod list;
+mod lru;
+mod mark;
+mod pass;
+mod resident;
+mod s3fifo;
+#[cfg(test)]
+mod tests;
+
+pub use kind::PolicyKind;
+pub use resident::{Order, ResidentSet};
+
+/// An entry: a dense index chosen by the owner, free for another entry once removed or evicted. The two largest
+/// values are reserved; entries under them are ignored.
+pub type Id = u32;
+
+/// Which request touches a block. One request touching a block repeatedly counts once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RequestTag(pub u32);
+
+impl RequestTag {
+    /// No request in particular: every access counts.
+    pub const NONE: Self = Self(0);
+}
+
+/// What the owner tells about its entries during a pass.
+pub trait Residents {
+    /// Whether the entry may go now. A pinned entry may not; it is skipped in place (I3).
+    fn evictable(&self, id: Id) -> bool;
+
+    /// The name under which an evicted entry is remembered.
+    fn fingerprint(&self, id: Id) -> Fingerprint;
+}
+
+/// Everything may go; only for looking at an order, names are not asked for.
+struct All;
+
+impl Residents for All {
+    fn evictable(&self, _id: Id) -> bool {
+        true
+    }
+
+    fn fingerprint(&self, _id: Id) -> Fingerprint {
+        Fingerprint(0)
+    }
+}
+
+/// A replacement policy.
+///
+/// The owner reports what is inserted, accessed and removed, and asks for victims when it needs room. Ids not known to
+/// the policy are ignored; an id inserted again is a new entry. A weight of 0 is taken as 1.
+///
+/// ```
+/// use kvweir::Fingerprint;
+/// use kvweir::evict::{Id, PolicyKind, RequestTag, Residents};
+///
+/// struct Pinned(Id);
+/// impl Residents for Pinned {
+///     fn evictable(&self, id: Id) -> bool {
+///         id != self.0
+///     }
+///     fn fingerprint(&self, id: Id) -> Fingerprint {
+///         Fingerprint::of(&id.to_le_bytes(), 0)
+///     }
+/// }
+///
+/// let mut policy = PolicyKind::Lru.build(3);
+/// for id in 0..3 {
+///     policy.insert(id, Pinned(9).fingerprint(id), 1, RequestTag::NONE);
+/// }
+/// policy.access(0, RequestTag::NONE);
+/// let mut victims = Vec::new();
+/// assert!(policy.victims(1, &Pinned(1), &mut victims)); // 1 is the oldest, but pinned
+/// assert_eq!(victims, [2]);
+/// assert!(!policy.victims(2, &Pinned(1), &mut victims)); // all or none
+/// assert_eq!(policy.eviction_order(), [1, 0]);
+/// ```
+pub trait Policy: Send + fmt::Debug {
+    /// Which policy this is.
+    fn kind(&self) -> PolicyKind;
+
+    /// Changes the capacity by which shares and ghosts are measured. Evicts nothing.
+    fn set_capacity(&mut self, weight: u64);
+
+    /// Adds an entry as the most recent one.
+    fn insert(&mut self, id: Id, fp: Fingerprint, weight: u32, tag: RequestTag);
+
+    /// Adds an entry as the oldest one. At start-up: report the newest first.
+    fn insert_cold(&mut self, id: Id, fp: Fingerprint, weight: u32);
+
+    /// Notes a use.
+    fn access(&mut self, id: Id, tag: RequestTag);
+
+    /// Drops an entry that is gone for another reason than eviction; it leaves no ghost.
+    fn remove(&mut self, id: Id);
+
+    /// Appends victims worth at least `need` to `out`, first to go first, drops them and returns true; or, where the
+    /// evictable entries do not suffice, takes none and returns false.
+    ///
+    /// One pass: no entry is asked about twice, and the work is bounded by the victims and the pinned entries skipped.
+    /// (S3-FIFO gives second chances on the way, which stay given when the pass fails.)
+    fn victims(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool;
+
+    /// The entry, pinned or not, with which the next pass starts.
+    fn oldest(&self) -> Option<Id>;
+
+    /// How many entries there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The sum of the entries' weights.
+    fn weight(&self) -> u64;
+
+    /// Heap bytes held.
+    fn memory_bytes(&self) -> usize;
+
+    /// All entries in the order in which they would go if none was pinned, for tests and inspection.
+    fn eviction_order(&self) -> Vec<Id>;
+}

@@ -1,0 +1,280 @@
+//! Every policy against a naive model, and what all policies promise (I3, one pass, all or none).
+
+use std::{
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+mod model;
+use model::Model;
+
+fn fp(key: u64) -> Fingerprint {
+    Fingerprint::of(&key.to_le_bytes(), 0)
+}
+
+/// The owner: keys under reused ids, pins, and how often each id was asked about in the last pass.
+#[derive(Default)]
+struct Owner {
+    keys: HashMap<Id, u64>,
+    pinned: HashSet<u64>,
+    asked: RefCell<HashMap<Id, u32>>,
+}
+
+impl Owner {
+    fn id_of(&self, key: u64) -> Option<Id> {
+        self.keys.iter().find(|(_, k)| **k == key).map(|(id, _)| *id)
+    }
+
+    fn free_id(&self) -> Id {
+        (0..).find(|id| !self.keys.contains_key(id)).unwrap()
+    }
+
+    fn keys_of(&self, ids: &[Id]) -> Vec<u64> {
+        ids.iter().map(|id| self.keys[id]).collect()
+    }
+}
+
+impl Residents for Owner {
+    fn evictable(&self, id: Id) -> bool {
+        *self.asked.borrow_mut().entry(id).or_default() += 1;
+        !self.pinned.contains(&self.keys[&id])
+    }
+
+    fn fingerprint(&self, id: Id) -> Fingerprint {
+        fp(self.keys[&id])
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert(u64, u32, u32),
+    Cold(u64, u32),
+    Access(u64, u32),
+    Remove(u64),
+    Pin(u64),
+    Unpin(u64),
+    Victims(u64),
+    Capacity(u64),
+    Unknown(Id),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (key, weight, tag) = (0..24_u64, 1..5_u32, 0..4_u32);
+    prop_oneof![
+        10 => (key.clone(), weight.clone(), tag.clone()).prop_map(|(k, w, t)| Op::Insert(k, w, t)),
+        1 => (key.clone(), weight).prop_map(|(k, w)| Op::Cold(k, w)),
+        8 => (key.clone(), tag).prop_map(|(k, t)| Op::Access(k, t)),
+        1 => key.clone().prop_map(Op::Remove),
+        1 => key.clone().prop_map(Op::Pin),
+        2 => key.prop_map(Op::Unpin),
+        6 => (0..12_u64).prop_map(Op::Victims),
+        1 => (0..60_u64).prop_map(Op::Capacity),
+        1 => prop_oneof![Just(Id::MAX), Just(Id::MAX - 1), Just(77), Just(1 << 20)].prop_map(Op::Unknown),
+    ]
+}
+
+fn agree(kind: PolicyKind, capacity: u64, ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut policy = kind.build(capacity);
+    let mut model = Model::new(kind, capacity);
+    let mut owner = Owner::default();
+    for op in ops {
+        match *op {
+            Op::Insert(key, weight, tag) if owner.id_of(key).is_none() => {
+                let id = owner.free_id();
+                owner.keys.insert(id, key);
+                policy.insert(id, fp(key), weight, RequestTag(tag));
+                model.insert(key, weight, tag);
+            }
+            Op::Cold(key, weight) if owner.id_of(key).is_none() => {
+                let id = owner.free_id();
+                owner.keys.insert(id, key);
+                policy.insert_cold(id, fp(key), weight);
+                model.insert_cold(key, weight);
+            }
+            Op::Insert(key, _, tag) | Op::Access(key, tag) => {
+                policy.access(owner.id_of(key).unwrap_or(50), RequestTag(tag));
+                model.access(key, tag);
+            }
+            Op::Remove(key) => {
+                if let Some(id) = owner.id_of(key) {
+                    policy.remove(id);
+                    owner.keys.remove(&id);
+                }
+                model.remove(key);
+            }
+            Op::Pin(key) => drop(owner.pinned.insert(key)),
+            Op::Unpin(key) => drop(owner.pinned.remove(&key)),
+            Op::Victims(need) => {
+                owner.asked.borrow_mut().clear();
+                let before = policy.eviction_order();
+                let mut out = vec![Id::MAX];
+                let ok = policy.victims(need, &owner, &mut out);
+                let expected = model.victims(need, &owner.pinned);
+                prop_assert_eq!(ok, expected.is_some());
+                prop_assert_eq!(owner.keys_of(&out[1..]), expected.unwrap_or_default());
+                prop_assert!(owner.asked.borrow().values().all(|n| *n == 1), "asked twice");
+                prop_assert!(owner.keys_of(&out[1..]).iter().all(|k| !owner.pinned.contains(k)));
+                if !ok && kind != PolicyKind::S3Fifo {
+                    prop_assert_eq!(before, policy.eviction_order());
+                }
+                out[1..]
+                    .iter()
+                    .for_each(|id| assert!(owner.keys.remove(id).is_some()));
+            }
+            Op::Capacity(weight) => {
+                policy.set_capacity(weight);
+                model.set_capacity(weight);
+            }
+            Op::Unknown(id) => {
+                policy.access(id, RequestTag(1));
+                policy.remove(id);
+                if id >= Id::MAX - 1 {
+                    policy.insert(id, fp(1 << 40), 1, RequestTag(1));
+                    policy.insert_cold(id, fp(1 << 40), 1);
+                }
+            }
+            Op::Cold(..) => {}
+        }
+        let order = policy.eviction_order();
+        prop_assert_eq!(owner.keys_of(&order), model.order(), "after {:?}", op);
+        prop_assert_eq!((policy.len(), policy.weight()), (order.len(), model.weight()));
+        prop_assert_eq!(policy.is_empty(), policy.oldest().is_none());
+        if kind != PolicyKind::S3Fifo {
+            prop_assert_eq!(policy.oldest(), order.first().copied());
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn lru_agrees_with_its_model(c in 0..60_u64, ops in prop::collection::vec(op(), 1..120)) {
+        agree(PolicyKind::Lru, c, &ops)?;
+    }
+
+    #[test]
+    fn arc_agrees_with_its_model(c in 0..60_u64, ops in prop::collection::vec(op(), 1..120)) {
+        agree(PolicyKind::Arc, c, &ops)?;
+    }
+
+    #[test]
+    fn s3fifo_agrees_with_its_model(c in 0..60_u64, ops in prop::collection::vec(op(), 1..120)) {
+        agree(PolicyKind::S3Fifo, c, &ops)?;
+    }
+}
+
+#[test]
+fn a_hundred_thousand_pinned_entries_cost_one_pass() {
+    const PINNED: u64 = 100_000;
+    for kind in PolicyKind::ALL {
+        let mut policy = kind.build(PINNED + 1);
+        let mut owner = Owner::default();
+        for key in 0..=PINNED {
+            owner.keys.insert(key as Id, key);
+            policy.insert(key as Id, fp(key), 1, RequestTag::NONE);
+        }
+        owner.pinned = (0..PINNED).collect();
+        let mut out = Vec::new();
+        assert!(!policy.victims(2, &owner, &mut out) && out.is_empty(), "{kind}");
+        owner.asked.borrow_mut().clear();
+        assert!(policy.victims(1, &owner, &mut out));
+        assert_eq!(out, [PINNED as Id]);
+        let asked = owner.asked.borrow();
+        assert_eq!(
+            (asked.len() as u64, asked.values().max()),
+            (PINNED + 1, Some(&1)),
+            "{kind}"
+        );
+        assert_eq!(policy.len() as u64, PINNED);
+    }
+}
+
+#[test]
+fn the_block_inserted_last_is_spared_while_another_can_go() {
+    for kind in [PolicyKind::Lru, PolicyKind::Arc] {
+        let mut policy = kind.build(3);
+        let owner = Owner {
+            keys: (0..4).map(|i| (i, u64::from(i))).collect(),
+            ..Owner::default()
+        };
+        for id in 0..3 {
+            policy.insert(id, fp(u64::from(id)), 1, RequestTag(1));
+            policy.access(id, RequestTag(2)); // into T2
+        }
+        policy.insert(3, fp(3), 1, RequestTag(3)); // alone in T1
+        let mut out = Vec::new();
+        assert!(policy.victims(4, &owner, &mut out));
+        assert_eq!(out, [0, 1, 2, 3], "{kind}");
+    }
+}
+
+#[test]
+fn one_request_counts_once_and_nobody_always() {
+    for (kind, tags, survives) in [
+        (PolicyKind::Arc, [1, 1, 1], false),
+        (PolicyKind::Arc, [1, 2, 2], true),
+        (PolicyKind::Arc, [0, 0, 0], true),
+        (PolicyKind::S3Fifo, [1, 2, 2], false),
+        (PolicyKind::S3Fifo, [1, 2, 3], true),
+        (PolicyKind::S3Fifo, [0, 0, 0], true),
+    ] {
+        let mut policy = kind.build(10);
+        policy.insert(0, fp(0), 1, RequestTag(tags[0]));
+        policy.access(0, RequestTag(tags[1]));
+        policy.access(0, RequestTag(tags[2]));
+        (1..10).for_each(|id| policy.insert(id, fp(u64::from(id)), 1, RequestTag(9)));
+        assert_eq!(policy.eviction_order()[0] != 0, survives, "{kind} {tags:?}");
+    }
+}
+
+#[test]
+fn memory_is_a_node_an_id_and_bounded_ghosts() {
+    for (kind, node) in [
+        (PolicyKind::Lru, 12),
+        (PolicyKind::Arc, 16),
+        (PolicyKind::S3Fifo, 16),
+    ] {
+        let mut policy = kind.build(10_000);
+        let owner = Owner {
+            keys: (0..10_000).map(|i| (i, u64::from(i))).collect(),
+            ..Owner::default()
+        };
+        (0..10_000).for_each(|id| policy.insert(id, fp(u64::from(id)), 1, RequestTag(1)));
+        let full = policy.memory_bytes();
+        assert!(full <= 10 * 1024 * node + 1024, "{kind}: {full}");
+        for round in 1..5_u64 {
+            let mut out = Vec::new();
+            assert!(policy.victims(10_000, &owner, &mut out));
+            out.iter()
+                .for_each(|&id| policy.insert(id, fp(u64::from(id) + round), 1, RequestTag(1)));
+        }
+        let ghosts = policy.memory_bytes() - full;
+        assert!(
+            ghosts <= if node == 12 { 0 } else { 20_000 * 32 },
+            "{kind}: {ghosts}"
+        );
+    }
+}
+
+#[test]
+fn names_are_read_as_they_are_written() {
+    for kind in PolicyKind::ALL {
+        let json = serde_json::to_string(&kind).unwrap();
+        assert_eq!(json, format!("\"{kind}\""));
+        assert_eq!(serde_json::from_str::<PolicyKind>(&json).unwrap(), kind);
+        assert_eq!(kind.as_str().parse::<PolicyKind>().unwrap(), kind.build(1).kind());
+    }
+    assert!(
+        "fifo"
+            .parse::<PolicyKind>()
+            .unwrap_err()
+            .to_string()
+            .contains("s3fifo")
+    );
+}
