@@ -6,23 +6,18 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use kvweir::clock::Clock;
+use kvweir::{
+    clock::Clock,
+    evict::{Order, PolicyKind, RequestTag, ResidentSet},
+};
 use serde::Serialize;
 
 use crate::{
-    settings::{Policy, TouchOrder},
-    trace::Request,
+    settings::{ReplaySettings, order_name},
+    trace::{Request, Source},
 };
-
-/// A set of resident blocks of bounded size.
-pub(crate) trait Resident {
-    /// How many of the first `blocks` are resident without a gap.
-    fn leading_hits(&self, blocks: &[u64]) -> usize;
-
-    /// Touches or inserts all `blocks` of request number `request`.
-    fn touch_request(&mut self, blocks: &[u64], order: TouchOrder, request: u64);
-}
 
 /// The outcome for one capacity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,14 +44,41 @@ pub(crate) struct HitRate {
     pub(crate) interrupted: bool,
 }
 
-/// Replays `requests` on `set`, which holds `capacity` blocks.
-pub(crate) fn replay(
-    set: &mut dyn Resident,
-    (policy, order, capacity): (Policy, TouchOrder, usize),
+/// Reads all requests, then replays them once for each capacity. A stop ends it with what is done so far.
+pub(crate) fn run(
+    settings: &ReplaySettings,
+    source: Source,
+    clock: &dyn Clock,
+    stop: &AtomicBool,
+) -> Result<Vec<HitRate>> {
+    let stopped = || stop.load(Ordering::Relaxed);
+    let requests = source.take_while(|_| !stopped()).collect::<Result<Vec<_>>>()?;
+    let mut results = Vec::new();
+    for &capacity in &settings.capacity_blocks {
+        results.push(replay(
+            settings.policy,
+            settings.order,
+            capacity,
+            &requests,
+            clock,
+            stop,
+        ));
+        if stopped() {
+            break;
+        }
+    }
+    Ok(results)
+}
+
+fn replay(
+    policy: PolicyKind,
+    order: Order,
+    capacity: usize,
     requests: &[Request],
     clock: &dyn Clock,
     stop: &AtomicBool,
 ) -> HitRate {
+    let mut set = ResidentSet::new(policy, capacity);
     let start = clock.now();
     let (mut done, mut blocks, mut hits) = (0, 0, 0);
     let mut interrupted = false;
@@ -66,7 +88,12 @@ pub(crate) fn replay(
             break;
         }
         hits += set.leading_hits(&request.blocks) as u64;
-        set.touch_request(&request.blocks, order, done);
+        // Tag 0 means no request in particular.
+        set.touch_request(
+            &request.blocks,
+            order,
+            RequestTag((done % u64::from(u32::MAX)) as u32 + 1),
+        );
         blocks += request.blocks.len() as u64;
         done += 1;
     }
@@ -77,7 +104,7 @@ pub(crate) fn replay(
         .as_secs_f64();
     HitRate {
         policy: policy.as_str(),
-        order: order.as_str(),
+        order: order_name(order),
         capacity_blocks: capacity,
         requests: done,
         blocks,
@@ -136,29 +163,6 @@ mod tests {
 
     use super::*;
 
-    /// The least recently used block is at the front.
-    struct NaiveLru(Vec<u64>, usize);
-
-    impl Resident for NaiveLru {
-        fn leading_hits(&self, blocks: &[u64]) -> usize {
-            blocks.iter().take_while(|b| self.0.contains(b)).count()
-        }
-
-        fn touch_request(&mut self, blocks: &[u64], order: TouchOrder, _: u64) {
-            let mut blocks = blocks.to_vec();
-            if order == TouchOrder::LeafFirst {
-                blocks.reverse();
-            }
-            for b in blocks {
-                self.0.retain(|x| *x != b);
-                self.0.push(b);
-                if self.0.len() > self.1 {
-                    self.0.remove(0);
-                }
-            }
-        }
-    }
-
     fn requests(blocks: &[&[u64]]) -> Vec<Request> {
         let request = |b: &&[u64]| Request {
             at: Duration::ZERO,
@@ -169,31 +173,25 @@ mod tests {
         blocks.iter().map(request).collect()
     }
 
-    fn run(order: TouchOrder, stop: bool) -> HitRate {
-        // Capacity 3. Leaf first: {1,2,3} -> 3 evicted by 4 -> request 3 finds 1, 2.
-        // Head first: 1 is evicted by 4 -> request 3 finds nothing.
+    fn run(order: Order, stop: bool) -> HitRate {
+        // Capacity 3. Leaf first: 4 evicts 3, so the last request finds 1 and 2. Head first: 4 evicts 1, it finds
+        // nothing.
         let requests = requests(&[&[1, 2, 3], &[4], &[1, 2, 3]]);
         let (stop, clock) = (AtomicBool::new(stop), ManualClock::new());
-        replay(
-            &mut NaiveLru(Vec::new(), 3),
-            (Policy::Lru, order, 3),
-            &requests,
-            &clock,
-            &stop,
-        )
+        replay(PolicyKind::Lru, order, 3, &requests, &clock, &stop)
     }
 
     #[test]
     fn hand_computed() {
-        let leaf = run(TouchOrder::LeafFirst, false);
+        let leaf = run(Order::LeafFirst, false);
         assert_eq!((leaf.requests, leaf.blocks, leaf.prefix_hits), (3, 7, 2));
         assert_eq!(leaf.prefix_hit_rate, 2.0 / 7.0);
-        assert_eq!(run(TouchOrder::HeadFirst, false).prefix_hits, 0);
+        assert_eq!(run(Order::HeadFirst, false).prefix_hits, 0);
     }
 
     #[test]
     fn a_stop_is_told_and_the_rate_of_nothing_is_a_number() {
-        let r = run(TouchOrder::LeafFirst, true);
+        let r = run(Order::LeafFirst, true);
         assert!(r.interrupted && r.requests == 0 && r.prefix_hit_rate == 0.0);
     }
 
@@ -202,9 +200,17 @@ mod tests {
         let r = HitRate {
             seconds: 0.5,
             touches_per_s: 14.0,
-            ..run(TouchOrder::LeafFirst, false)
+            ..run(Order::LeafFirst, false)
         };
-        insta::assert_snapshot!(table(std::slice::from_ref(&r)), @"");
-        insta::assert_snapshot!(json(&[r], 2).to_string(), @"");
+        insta::assert_snapshot!(table(std::slice::from_ref(&r)), @r#"
+    +--------------------------------------------------------------------------------------------+
+    | policy   order        capacity   requests   blocks   prefix hit rate   seconds   touches/s |
+    +============================================================================================+
+    | lru      leaf-first          3          3        7            0.2857     0.500     1.400e1 |
+    +--------------------------------------------------------------------------------------------+
+    "#);
+        insta::assert_snapshot!(json(&[r], 2).to_string(), @r#"
+    {"mode":"hit_rate_only","results":[{"blocks":7,"capacity_blocks":3,"interrupted":false,"order":"leaf-first","policy":"lru","prefix_hit_rate":0.2857142857142857,"prefix_hits":2,"requests":3,"seconds":0.5,"touches_per_s":14.0}],"skipped_lines":2}
+    "#);
     }
 }

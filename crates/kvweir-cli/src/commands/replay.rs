@@ -9,7 +9,7 @@ use crate::{
     cli::Ending,
     hitrate, interrupt, output,
     progress::Progress,
-    replay::{self, Outcome, hitrate_mode},
+    replay::{self, Outcome},
     report,
     settings::{Flags, ReplaySettings},
     trace::Notes,
@@ -73,7 +73,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
 fn hit_rate_only(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Ending> {
     let workload = replay::open(settings)?;
     let notes = workload.notes.clone();
-    let results = hitrate_mode::run(settings, workload.requests, &SystemClock::new(), stop)?;
+    let results = hitrate::run(settings, workload.requests, &SystemClock::new(), stop)?;
     tell(&notes);
     if settings.json {
         output::result(&hitrate::json(&results, notes.skipped()).to_string())?;

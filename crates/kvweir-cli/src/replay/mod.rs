@@ -1,6 +1,5 @@
 //! The seam between the command and the engine: where requests come from, and the run itself.
 
-pub(crate) mod hitrate_mode;
 mod run;
 
 use std::{

@@ -2,13 +2,8 @@ use super::*;
 use crate::summary;
 
 fn fake() -> Timeline {
-    let mut t = Timeline {
-        tier_names: vec![String::from("primary"), String::from("fs <&>")],
-        bound_bytes: Some(256 << 20),
-        high_water_s: 0.010,
-        low_water_s: 0.002,
-        ..Timeline::default()
-    };
+    let names = vec![String::from("primary"), String::from("fs <&>")];
+    let mut t = Timeline::new(names, Some(256 << 20), 0.010, 0.002);
     for i in 0..400_u64 {
         let x = i as f64 / 400.0;
         let wave = (x * 40.0).sin() * 0.5 + 0.5;

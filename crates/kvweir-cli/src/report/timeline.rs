@@ -68,6 +68,22 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
+    /// An empty timeline of `tier_names` (primary first) and the limits of the run.
+    pub(crate) fn new(
+        tier_names: Vec<String>,
+        bound_bytes: Option<u64>,
+        high_water_s: f64,
+        low_water_s: f64,
+    ) -> Self {
+        Self {
+            tier_names,
+            bound_bytes,
+            high_water_s,
+            low_water_s,
+            ..Self::default()
+        }
+    }
+
     /// Adds a sample, not earlier than the one before.
     pub(crate) fn push(&mut self, sample: Sample) {
         let (merged, n) = match self.pending.take() {

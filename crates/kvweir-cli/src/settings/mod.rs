@@ -15,6 +15,7 @@ use std::{
 };
 
 pub(crate) use flags::Flags;
+use kvweir::evict::{Order, PolicyKind};
 pub(crate) use origin::{Origin, Raw, SettingError, Shape};
 use table::{SETTINGS, Setting};
 pub(crate) use value::show_size;
@@ -32,44 +33,11 @@ const TEMPORARY_BOUND: u64 = 256 << 20;
 const BLOCK_MAX: u64 = 2 << 30;
 const PAGE: u64 = 4096;
 
-/// An eviction policy by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// Least recently used.
-    Lru,
-    /// Adaptive replacement.
-    Arc,
-    /// Three FIFO queues.
-    S3Fifo,
-}
-
-impl Policy {
-    /// The name in settings and output.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Arc => "arc",
-            Self::S3Fifo => "s3fifo",
-        }
-    }
-}
-
-/// In which order a request touches its blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TouchOrder {
-    /// Last block first: prefixes outlive their continuations.
-    LeafFirst,
-    /// First block first.
-    HeadFirst,
-}
-
-impl TouchOrder {
-    /// The name in settings and output.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::LeafFirst => "leaf-first",
-            Self::HeadFirst => "head-first",
-        }
+/// The name of a touch order in settings and output.
+pub(crate) const fn order_name(order: Order) -> &'static str {
+    match order {
+        Order::LeafFirst => "leaf-first",
+        Order::HeadFirst => "head-first",
     }
 }
 
@@ -133,13 +101,13 @@ pub(crate) struct ReplaySettings {
     /// Bytes of the primary tier.
     pub(crate) primary_bytes: u64,
     /// Eviction in the primary tier.
-    pub(crate) primary_policy: Policy,
+    pub(crate) primary_policy: PolicyKind,
     /// Root of the file tier; unset: a temporary directory.
     pub(crate) root: Option<PathBuf>,
     /// Bound of the file tier; unset: none.
     pub(crate) max_bytes: Option<u64>,
     /// Eviction in the file tier.
-    pub(crate) policy: Policy,
+    pub(crate) policy: PolicyKind,
     /// I/O threads.
     pub(crate) threads: Option<usize>,
     /// Back-pressure.
@@ -149,7 +117,7 @@ pub(crate) struct ReplaySettings {
     /// Capacities for `hit_rate_only`.
     pub(crate) capacity_blocks: Vec<usize>,
     /// Touch order for `hit_rate_only`.
-    pub(crate) order: TouchOrder,
+    pub(crate) order: Order,
     /// JSON instead of a table.
     pub(crate) json: bool,
     /// HTML report.
@@ -179,11 +147,7 @@ impl ReplaySettings {
             });
         }
         let read = Reader(&raw);
-        let policy = [
-            ("lru", Policy::Lru),
-            ("arc", Policy::Arc),
-            ("s3fifo", Policy::S3Fifo),
-        ];
+        let policy = PolicyKind::ALL.map(|kind| (kind.as_str(), kind));
         Ok(Self {
             trace: read.path("trace"),
             requests: read.count("requests", 1..=u64::MAX)?,
@@ -223,10 +187,7 @@ impl ReplaySettings {
             capacity_blocks: read.get("capacity_blocks", value::counts)?.unwrap_or_default(),
             order: read.word(
                 "order",
-                &[
-                    ("leaf-first", TouchOrder::LeafFirst),
-                    ("head-first", TouchOrder::HeadFirst),
-                ],
+                &[Order::LeafFirst, Order::HeadFirst].map(|order| (order_name(order), order)),
             )?,
             json: read.need("json", value::switch)?,
             report: read.path("report"),

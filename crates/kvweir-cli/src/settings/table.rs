@@ -189,11 +189,19 @@ mod tests {
         for s in SETTINGS {
             assert_eq!(s.flag, s.key.replace('_', "-"));
             assert!(
-                s.default.is_some() != !s.unset.is_empty(),
+                s.default.is_some() == s.unset.is_empty(),
                 "{}: a default or what unset means",
                 s.key
             );
         }
+    }
+
+    #[test]
+    fn the_policies_allowed_are_those_there_are() {
+        assert_eq!(
+            POLICIES,
+            kvweir::evict::PolicyKind::ALL.map(kvweir::evict::PolicyKind::as_str).join(", ")
+        );
     }
 
     #[test]

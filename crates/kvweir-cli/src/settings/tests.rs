@@ -57,7 +57,8 @@ fn defaults_follow_what_is_replayed() {
 
 #[test]
 fn every_fault_names_setting_value_origin_and_what_is_allowed() {
-    let table: &[(&str, &[(&'static str, &str)], &str)] = &[
+    type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], &'a str);
+    let table: &[Case<'_>] = &[
         (
             "\nalpha = 0\n",
             &[],
@@ -246,5 +247,49 @@ fn printed_settings_read_back_as_the_same_settings() {
 
 #[test]
 fn the_default_settings_file() {
-    insta::assert_snapshot!(load("", &[]).unwrap().to_toml(), @"");
+    insta::assert_snapshot!(load("", &[]).unwrap().to_toml(), @r#"
+    # Workload
+    # trace =                                # default: the built-in workload
+    requests = 600                           # default
+    seed = 0                                 # default
+    concurrency = 4                          # default
+    # time_scale =                           # default: as fast as possible
+    skip_bad_lines = false                   # default
+    restart_every = 300                      # default
+    verify = true                            # default
+
+    # Primary tier
+    block_bytes = "64KiB"                    # default
+    primary_bytes = "64MiB"                  # default
+    primary_policy = "lru"                   # default
+
+    # File tier
+    # root =                                 # default: a temporary directory, removed at the end
+    max_bytes = "256MiB"                     # default
+    policy = "lru"                           # default
+    # threads =                              # default: from CPU affinity and cgroup quota
+
+    # Back-pressure
+    backpressure = true                      # default
+    backpressure_policy = "throttled_drop"   # default
+    high_water_s = 0.01                      # default
+    low_water_s = 0.002                      # default
+    alpha = 0.15                             # default
+    warmup_completions = 10                  # default
+    decay_half_life_s = 2.0                  # default
+    cooldown_s = 1.0                         # default
+    failure_threshold = 3                    # default
+    ramp_factor = 2.0                        # default
+    # max_inflight_bytes =                   # default: a quarter of primary_bytes, at most 2GiB
+
+    # Hit rate only
+    hit_rate_only = false                    # default
+    # capacity_blocks =                      # default: needed with hit_rate_only
+    order = "leaf-first"                     # default
+
+    # Output
+    json = false                             # default
+    # report =                               # default: none
+    quiet = false                            # default
+    "#);
 }

@@ -1,1 +1,8 @@
-//! x
+//! Runs the built command as a user would: what goes in, what comes out, what is left behind.
+
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod replay;
+#[cfg(test)]
+mod run;
