@@ -18,6 +18,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a workload through the tiers, every byte checked
+    ///
+    /// Replays requests of an LLM server through host memory and a bounded file tier. Every block's content is a
+    /// function of its key, and every block that comes back is compared. Without TRACE a built-in workload runs:
+    /// agents with long growing prompts.
     Replay(Box<commands::replay::Args>),
 }
 

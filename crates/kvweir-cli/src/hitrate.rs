@@ -81,7 +81,8 @@ fn replay(
     let mut set = ResidentSet::new(policy, capacity);
     let start = clock.now();
     let (mut done, mut blocks, mut hits) = (0, 0, 0);
-    let mut interrupted = false;
+    // A stop may have cut the list of requests short.
+    let mut interrupted = stop.load(Ordering::Relaxed);
     for request in requests {
         if done % 64 == 0 && stop.load(Ordering::Relaxed) {
             interrupted = true;
@@ -148,7 +149,7 @@ pub(crate) fn table(results: &[HitRate]) -> String {
             r.blocks.to_string(),
             format!("{:.4}", r.prefix_hit_rate),
             format!("{:.3}", r.seconds),
-            format!("{:.3e}", r.touches_per_s),
+            format!("{:.1} M", r.touches_per_s / 1e6),
         ]);
     }
     for column in table.column_iter_mut().skip(2) {
@@ -206,11 +207,29 @@ mod tests {
     +--------------------------------------------------------------------------------------------+
     | policy   order        capacity   requests   blocks   prefix hit rate   seconds   touches/s |
     +============================================================================================+
-    | lru      leaf-first          3          3        7            0.2857     0.500     1.400e1 |
+    | lru      leaf-first          3          3        7            0.2857     0.500       0.0 M |
     +--------------------------------------------------------------------------------------------+
     "#);
-        insta::assert_snapshot!(json(&[r], 2).to_string(), @r#"
-    {"mode":"hit_rate_only","results":[{"blocks":7,"capacity_blocks":3,"interrupted":false,"order":"leaf-first","policy":"lru","prefix_hit_rate":0.2857142857142857,"prefix_hits":2,"requests":3,"seconds":0.5,"touches_per_s":14.0}],"skipped_lines":2}
-    "#);
+        let json = serde_json::to_string_pretty(&json(&[r], 2)).unwrap();
+        insta::assert_snapshot!(json, @r#"
+        {
+          "mode": "hit_rate_only",
+          "results": [
+            {
+              "blocks": 7,
+              "capacity_blocks": 3,
+              "interrupted": false,
+              "order": "leaf-first",
+              "policy": "lru",
+              "prefix_hit_rate": 0.2857142857142857,
+              "prefix_hits": 2,
+              "requests": 3,
+              "seconds": 0.5,
+              "touches_per_s": 14.0
+            }
+          ],
+          "skipped_lines": 2
+        }
+        "#);
     }
 }

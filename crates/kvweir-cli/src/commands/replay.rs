@@ -1,6 +1,9 @@
 //! `kvweir replay`: from settings and a source of requests to a table, a JSON object or a report.
 
-use std::{path::PathBuf, sync::atomic::AtomicBool};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::{Context, Result};
 use kvweir::clock::SystemClock;
@@ -37,9 +40,7 @@ Examples:
   # The settings in force and where each comes from
   kvweir replay --config replay.toml --alpha 0.3 --print-config";
 
-/// Replays a workload of LLM requests through host memory and a bounded file tier. Every block's content is a
-/// function of its key; every block that comes back is compared. Without TRACE a built-in workload runs: agents with
-/// long growing prompts.
+/// Flags of `kvweir replay`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = "--help tells more and gives examples")]
 pub(crate) struct Args {
@@ -80,7 +81,7 @@ fn hit_rate_only(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Ending>
     } else {
         output::result(&hitrate::table(&results))?;
     }
-    Ok(if results.iter().any(|r| r.interrupted) {
+    Ok(if stop.load(Ordering::Relaxed) {
         Ending::Interrupted
     } else {
         Ending::Good
@@ -114,10 +115,11 @@ fn with_io(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Ending> {
         summary.to_table()
     })?;
     written?;
-    Ok(match (summary.wrong_blocks, summary.interrupted) {
-        (0, false) => Ending::Good,
-        (0, true) => Ending::Interrupted,
-        _ => Ending::Bad,
+    let good = summary.wrong_blocks == 0 && summary.events_match_directory != Some(false);
+    Ok(match (good, summary.interrupted) {
+        (true, false) => Ending::Good,
+        (true, true) => Ending::Interrupted,
+        (false, _) => Ending::Bad,
     })
 }
 

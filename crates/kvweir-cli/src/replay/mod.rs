@@ -60,13 +60,14 @@ pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
 }
 
 /// Reads a trace file through once, so that a bad line is told before anything is made on disk, and counts its
-/// requests. `None` if that takes the only copy: stdin and other streams are checked as they are read.
+/// requests. Stdin and other streams are checked as they are
+/// read, and how many requests they hold is known only if that is limited.
 pub(crate) fn survey(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Option<u64>> {
     let Some(path) = &settings.trace else {
         return Ok(settings.requests);
     };
     if !path.is_file() {
-        return Ok(settings.requests.filter(|_| path == Path::new("-")));
+        return Ok(settings.requests);
     }
     let limit = settings.requests.unwrap_or(u64::MAX);
     let mut requests = 0;

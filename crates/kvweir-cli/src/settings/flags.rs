@@ -19,7 +19,7 @@ fn arg(setting: &'static Setting) -> Arg {
         |d| format!("[default: {d}]"),
     );
     let help = match setting.kind {
-        Kind::Switch => format!("{} {end}", setting.help),
+        Kind::Word => format!("{}: {} {end}", setting.help, setting.allowed),
         _ => format!("{} {end}", setting.help),
     };
     let long = format!("{}.\n{end}\nAllowed: {}", setting.help, setting.allowed);

@@ -1,6 +1,8 @@
 //! Settings of `kvweir replay`: flags win over the file, the file over the defaults. Every fault names the
 //! setting, its value, what is allowed and where it came from; nothing is made on disk before all is checked.
 
+mod build;
+mod check;
 mod disk;
 mod file;
 mod flags;
@@ -17,8 +19,7 @@ use std::{
 pub(crate) use flags::Flags;
 use kvweir::evict::{Order, PolicyKind};
 pub(crate) use origin::{Origin, Raw, SettingError, Shape};
-use table::{SETTINGS, Setting};
-pub(crate) use value::show_size;
+use table::Setting;
 
 /// Raw values by setting name.
 pub(crate) type RawSettings = BTreeMap<&'static str, Raw>;
@@ -27,11 +28,6 @@ type Result<T> = std::result::Result<T, SettingError>;
 
 /// Requests of the built-in workload.
 pub(crate) const BUILTIN_REQUESTS: u64 = 600;
-const BUILTIN_RESTART_EVERY: u64 = 300;
-/// Bound of a temporary root: less than the built-in workload touches.
-const TEMPORARY_BOUND: u64 = 256 << 20;
-const BLOCK_MAX: u64 = 2 << 30;
-const PAGE: u64 = 4096;
 
 /// The name of a touch order in settings and output.
 pub(crate) const fn order_name(order: Order) -> &'static str {
@@ -138,127 +134,6 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    fn build(mut raw: RawSettings) -> Result<Self> {
-        for (key, text) in derived_defaults(&raw) {
-            raw.entry(key).or_insert(Raw {
-                text,
-                shape: Shape::Any,
-                origin: Origin::Default,
-            });
-        }
-        let read = Reader(&raw);
-        let policy = PolicyKind::ALL.map(|kind| (kind.as_str(), kind));
-        Ok(Self {
-            trace: read.path("trace"),
-            requests: read.count("requests", 1..=u64::MAX)?,
-            seed: read.need("seed", value::count)?,
-            concurrency: read.count("concurrency", 1..=1024)?.map_or(1, |n| n as usize),
-            time_scale: read.real("time_scale", |v| v > 0.0)?,
-            skip_bad_lines: read.need("skip_bad_lines", value::switch)?,
-            restart_every: read.count("restart_every", 0..=u64::MAX)?.filter(|&n| n > 0),
-            verify: read.need("verify", value::switch)?,
-            block_bytes: read.need("block_bytes", value::size)?,
-            primary_bytes: read.need("primary_bytes", value::size)?,
-            primary_policy: read.word("primary_policy", &policy)?,
-            root: read.path("root"),
-            max_bytes: read.get("max_bytes", value::size)?,
-            policy: read.word("policy", &policy)?,
-            threads: read.count("threads", 1..=1024)?.map(|n| n as usize),
-            pressure: PressureSettings {
-                enabled: read.need("backpressure", value::switch)?,
-                policy: read.word(
-                    "backpressure_policy",
-                    &[
-                        ("drop", DropPolicy::Drop),
-                        ("throttled_drop", DropPolicy::ThrottledDrop),
-                    ],
-                )?,
-                high_water_s: read.need_real("high_water_s", |v| v >= 0.0)?,
-                low_water_s: read.need_real("low_water_s", |v| v >= 0.0)?,
-                alpha: read.need_real("alpha", |v| v > 0.0 && v <= 1.0)?,
-                warmup_completions: read.need("warmup_completions", value::count)?,
-                decay_half_life_s: read.need_real("decay_half_life_s", |_| true)?,
-                cooldown_s: read.need_real("cooldown_s", |v| v >= 0.0)?,
-                failure_threshold: read.count("failure_threshold", 1..=u64::MAX)?.unwrap_or(1),
-                ramp_factor: read.need_real("ramp_factor", |v| v > 0.0)?,
-                max_inflight_bytes: read.get("max_inflight_bytes", value::size)?,
-            },
-            hit_rate_only: read.need("hit_rate_only", value::switch)?,
-            capacity_blocks: read.get("capacity_blocks", value::counts)?.unwrap_or_default(),
-            order: read.word(
-                "order",
-                &[Order::LeafFirst, Order::HeadFirst].map(|order| (order_name(order), order)),
-            )?,
-            json: read.need("json", value::switch)?,
-            report: read.path("report"),
-            quiet: read.need("quiet", value::switch)?,
-            raw,
-        })
-    }
-
-    fn check_values(&self) -> Result<()> {
-        if self.block_bytes == 0 || self.block_bytes > BLOCK_MAX {
-            return Err(self.refuse("block_bytes", "is out of range"));
-        }
-        if self.primary_bytes < self.block_bytes {
-            let why = format!("holds not even one block of {}", self.tell("block_bytes"));
-            return Err(self.refuse("primary_bytes", &why));
-        }
-        let p = &self.pressure;
-        if p.low_water_s > p.high_water_s {
-            return Err(self.refuse(
-                "low_water_s",
-                &format!("lies above {}", self.tell("high_water_s")),
-            ));
-        }
-        if p.max_inflight_bytes.is_some_and(|b| b < self.block_bytes) {
-            let why = format!("lets not even one block of {} through", self.tell("block_bytes"));
-            return Err(self.refuse("max_inflight_bytes", &why));
-        }
-        self.check_bound(min_bound(self.block_bytes))?;
-        self.check_mode()
-    }
-
-    /// Refuses a bound below `min_bound`, the least bytes a root with a single block occupies.
-    pub(crate) fn check_bound(&self, min_bound: u64) -> Result<()> {
-        if self.max_bytes.is_none_or(|b| b >= min_bound) {
-            return Ok(());
-        }
-        let why = format!(
-            "is below the {min_bound} bytes that one block of {} needs with its trailer page and directories",
-            self.tell("block_bytes"),
-        );
-        Err(self.refuse("max_bytes", &why))
-    }
-
-    fn check_mode(&self) -> Result<()> {
-        let given_by_flag = |key| matches!(self.origin(key), Origin::Flag(_));
-        if self.hit_rate_only && self.capacity_blocks.is_empty() {
-            return Err(SettingError::new(
-                format!(
-                    "{} needs `capacity_blocks`, which is unset",
-                    self.tell("hit_rate_only")
-                ),
-                Some(String::from("add --capacity-blocks N, or several: N,N,N")),
-            ));
-        }
-        if self.hit_rate_only && self.report.is_some() {
-            return Err(self.refuse(
-                "report",
-                &format!("does not go with {}", self.tell("hit_rate_only")),
-            ));
-        }
-        if !self.hit_rate_only && given_by_flag("capacity_blocks") {
-            return Err(SettingError::new(
-                format!("{} is for --hit-rate-only", self.tell("capacity_blocks")),
-                Some(String::from(
-                    "with real I/O the file tier is bounded by --max-bytes",
-                )),
-            ));
-        }
-        Ok(())
-    }
-
     /// Where the value of `key` came from.
     pub(crate) fn origin(&self, key: &str) -> &Origin {
         self.raw.get(key).map_or(&Origin::Default, |r| &r.origin)
@@ -283,27 +158,6 @@ impl ReplaySettings {
     }
 }
 
-/// Least bytes of a root with one block: block and trailer page in whole pages, and five directories.
-pub(crate) const fn min_bound(block_bytes: u64) -> u64 {
-    block_bytes.saturating_add(PAGE).next_multiple_of(PAGE) + 5 * PAGE
-}
-
-/// Defaults: those of the table, and those that depend on what else is given.
-fn derived_defaults(raw: &RawSettings) -> Vec<(&'static str, String)> {
-    let mut defaults: Vec<_> = SETTINGS
-        .iter()
-        .filter_map(|s| Some((s.key, s.default?.to_owned())))
-        .collect();
-    if !raw.contains_key("trace") {
-        defaults.push(("requests", BUILTIN_REQUESTS.to_string()));
-        defaults.push(("restart_every", BUILTIN_RESTART_EVERY.to_string()));
-    }
-    if !raw.contains_key("root") {
-        defaults.push(("max_bytes", show_size(TEMPORARY_BOUND)));
-    }
-    defaults
-}
-
 fn refuse(raw: &RawSettings, key: &str, why: &str) -> SettingError {
     let allowed = Setting::find(key).map_or("", |s| s.allowed);
     let unset = Raw {
@@ -312,74 +166,6 @@ fn refuse(raw: &RawSettings, key: &str, why: &str) -> SettingError {
         origin: Origin::Default,
     };
     SettingError::refused(key, raw.get(key).unwrap_or(&unset), why, allowed)
-}
-
-/// Reads typed values out of raw ones.
-struct Reader<'a>(&'a RawSettings);
-
-impl Reader<'_> {
-    fn get<T>(
-        &self,
-        key: &'static str,
-        parse: impl Fn(&str) -> std::result::Result<T, String>,
-    ) -> Result<Option<T>> {
-        let Some(raw) = self.0.get(key) else {
-            return Ok(None);
-        };
-        parse(&raw.text)
-            .map(Some)
-            .map_err(|why| refuse(self.0, key, &why))
-    }
-
-    /// A setting that has a default in the table.
-    fn need<T>(
-        &self,
-        key: &'static str,
-        parse: impl Fn(&str) -> std::result::Result<T, String>,
-    ) -> Result<T> {
-        self.get(key, parse)?
-            .ok_or_else(|| refuse(self.0, key, "is needed"))
-    }
-
-    fn count(&self, key: &'static str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>> {
-        self.get(key, |text| {
-            let n = value::count(text)?;
-            if range.contains(&n) {
-                Ok(n)
-            } else {
-                Err(String::from("is out of range"))
-            }
-        })
-    }
-
-    fn real(&self, key: &'static str, ok: impl Fn(f64) -> bool) -> Result<Option<f64>> {
-        self.get(key, |text| {
-            let v = value::real(text)?;
-            if ok(v) {
-                Ok(v)
-            } else {
-                Err(String::from("is out of range"))
-            }
-        })
-    }
-
-    fn need_real(&self, key: &'static str, ok: impl Fn(f64) -> bool) -> Result<f64> {
-        self.real(key, ok)?
-            .ok_or_else(|| refuse(self.0, key, "is needed"))
-    }
-
-    fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Result<T> {
-        self.need(key, |text| {
-            let found = words.iter().find(|(word, _)| *word == text);
-            found
-                .map(|(_, v)| *v)
-                .ok_or_else(|| String::from("is none of the words allowed"))
-        })
-    }
-
-    fn path(&self, key: &str) -> Option<PathBuf> {
-        self.0.get(key).map(|r| PathBuf::from(&r.text))
-    }
 }
 
 #[cfg(test)]

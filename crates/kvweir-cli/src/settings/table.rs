@@ -200,7 +200,9 @@ mod tests {
     fn the_policies_allowed_are_those_there_are() {
         assert_eq!(
             POLICIES,
-            kvweir::evict::PolicyKind::ALL.map(kvweir::evict::PolicyKind::as_str).join(", ")
+            kvweir::evict::PolicyKind::ALL
+                .map(kvweir::evict::PolicyKind::as_str)
+                .join(", ")
         );
     }
 
