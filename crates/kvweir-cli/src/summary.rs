@@ -18,6 +18,8 @@ pub(crate) struct Summary {
     pub(crate) blocks_requested: u64,
     /// Share of the blocks requested that were leading hits in any tier.
     pub(crate) prefix_hit_rate: f64,
+    /// Promoted blocks compared with what was stored.
+    pub(crate) blocks_checked: u64,
     /// Promoted blocks whose bytes were not those stored.
     pub(crate) wrong_blocks: u64,
     /// Wall-clock time.

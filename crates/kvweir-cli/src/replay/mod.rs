@@ -53,9 +53,22 @@ pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
             notes: Notes::default(),
         });
     };
-    let reader = open_trace(settings, path)?;
+    let mut reader = open_trace(settings, path)?;
     let notes = reader.notes();
-    let requests = Box::new(reader.take(limit).map(|r| r.map_err(Into::into)));
+    // The first request is read now: what is no trace at all is told before anything else is done.
+    let Some(first) = reader.next().transpose()? else {
+        return Err(UsageError {
+            message: format!(
+                "trace {} holds no request ({} bad lines skipped)",
+                path.display(),
+                notes.skipped()
+            ),
+            hint: Some("without TRACE the built-in workload is run"),
+        }
+        .into());
+    };
+    let rest = reader.map(|r| r.map_err(Into::into));
+    let requests = Box::new(std::iter::once(Ok(first)).chain(rest).take(limit));
     Ok(Workload { requests, notes })
 }
 

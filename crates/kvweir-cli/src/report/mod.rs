@@ -30,7 +30,7 @@ const LIMIT: (u8, u8, u8) = (190, 30, 45);
 /// The report as HTML.
 pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str) -> anyhow::Result<String> {
     let verdict = match (summary.wrong_blocks, summary.interrupted) {
-        (0, false) => String::from("complete, 0 wrong bytes"),
+        (0, false) => format!("0 wrong bytes in {} blocks checked", summary.blocks_checked),
         (0, true) => String::from("interrupted, 0 wrong bytes so far"),
         (n, _) => format!("{n} blocks with wrong bytes"),
     };
@@ -43,7 +43,7 @@ pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str
         summary.prefix_hit_rate,
         escape(&verdict),
     );
-    if timeline.samples().len() < 2 {
+    if timeline.samples().count() < 2 {
         html += "<p class=\"note\">The run was too short for plots.</p>\n";
     } else {
         html += "<div class=\"plots\">\n";
@@ -133,9 +133,9 @@ fn plots(t: &Timeline) -> Vec<Plot> {
         name: name.to_owned(),
         colour: colour(i),
         limit: false,
-        points: t.samples().iter().filter_map(at).collect(),
+        points: t.samples().filter_map(at).collect(),
     };
-    let end = t.samples().last().map_or(0.0, |s| s.t_s);
+    let end = t.samples().next_back().map_or(0.0, |s| s.t_s);
     let limit = |name: &str, y: f64| Series {
         name: name.to_owned(),
         colour: LIMIT,

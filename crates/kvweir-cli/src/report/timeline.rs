@@ -100,9 +100,11 @@ impl Timeline {
         }
     }
 
-    /// What was kept, in order of time.
-    pub(crate) fn samples(&self) -> &[Sample] {
-        &self.samples
+    /// What was kept, in order of time, the latest state last.
+    pub(crate) fn samples(&self) -> impl DoubleEndedIterator<Item = &Sample> {
+        self.samples
+            .iter()
+            .chain(self.pending.iter().map(|(sample, _)| sample))
     }
 
     fn halve(&mut self) {
@@ -134,21 +136,18 @@ mod tests {
                 load_p99_us,
                 ..Sample::default()
             });
-            assert!(t.samples().len() <= SAMPLES_MAX);
+            assert!(t.samples.len() <= SAMPLES_MAX);
         }
-        assert!(t.samples().len() > SAMPLES_MAX / 3);
-        assert!(t.samples().is_sorted_by_key(|s| s.requests));
-        assert!(t.samples().last().unwrap().requests > 997_000);
-        assert_eq!(t.samples().iter().map(|s| s.bytes_resident).max(), Some(1 << 40));
+        assert!(t.samples.len() > SAMPLES_MAX / 3);
+        assert!(t.samples.is_sorted_by_key(|s| s.requests));
+        assert!(t.samples().next_back().unwrap().requests == 999_999);
+        assert_eq!(t.samples.iter().map(|s| s.bytes_resident).max(), Some(1 << 40));
         assert_eq!(
-            t.samples()
-                .iter()
-                .filter_map(|s| s.load_p99_us)
-                .collect::<Vec<_>>(),
+            t.samples.iter().filter_map(|s| s.load_p99_us).collect::<Vec<_>>(),
             [9.0]
         );
         let gaps: Vec<u64> = t
-            .samples()
+            .samples
             .windows(2)
             .map(|w| w[1].requests - w[0].requests)
             .collect();

@@ -1,5 +1,7 @@
 //! The summary as sections of named values, which the terminal and the report show alike.
 
+use std::borrow::Cow;
+
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{ByReason, Quantiles, Summary, TierSummary};
@@ -35,12 +37,12 @@ impl Section {
 impl Summary {
     /// The sections: the run, the tiers side by side, the latencies.
     pub(crate) fn sections(&self) -> Vec<Section> {
-        let list = |title, rows: Vec<(&str, String)>| Section {
+        let list = |title, rows: Vec<(Cow<'static, str>, String)>| Section {
             title,
             head: Vec::new(),
             rows: rows
                 .into_iter()
-                .map(|(name, value)| vec![name.to_owned(), value])
+                .map(|(name, value)| vec![name.into_owned(), value])
                 .collect(),
         };
         let mut sections = vec![list("run", self.run_rows())];
@@ -53,56 +55,58 @@ impl Summary {
         sections
     }
 
-    fn run_rows(&self) -> Vec<(&'static str, String)> {
+    fn run_rows(&self) -> Vec<(Cow<'static, str>, String)> {
         let p = &self.primary;
         let mut rows = vec![
-            ("requests", count(self.requests)),
-            ("blocks requested", count(self.blocks_requested)),
-            ("prefix hit rate", rate(self.prefix_hit_rate)),
+            ("requests".into(), count(self.requests)),
+            ("blocks requested".into(), count(self.blocks_requested)),
+            ("prefix hit rate".into(), rate(self.prefix_hit_rate)),
             (
-                "  from the primary tier",
+                "  from the primary tier".into(),
                 format!("{} ({} blocks)", rate(p.hit_rate), count(p.hits)),
             ),
         ];
         for tier in &self.tiers {
-            // The name is in the tier table; with one tier, as now, this line says it all.
             rows.push((
-                "  from a secondary tier",
+                format!("  from {}", tier.name).into(),
                 format!("{} ({} blocks)", rate(tier.hit_rate), count(tier.hits)),
             ));
         }
         rows.extend([
             (
-                "content",
+                "content".into(),
                 if self.wrong_blocks == 0 {
-                    String::from("0 wrong bytes")
+                    format!("0 wrong bytes in {} blocks checked", count(self.blocks_checked))
                 } else {
                     format!("{} BLOCKS WITH WRONG BYTES", count(self.wrong_blocks))
                 },
             ),
             (
-                "primary tier",
+                "primary tier".into(),
                 format!("{}, {} blocks evicted", bytes(p.bytes), count(p.evictions)),
             ),
-            ("secondary peak", bytes(self.bytes_resident_peak)),
-            ("write amplification", format!("{:.3}", self.write_amplification)),
-            ("restarts", count(self.restarts)),
-            ("elapsed", format!("{:.2} s", self.elapsed_s)),
+            ("secondary peak".into(), bytes(self.bytes_resident_peak)),
+            (
+                "write amplification".into(),
+                format!("{:.3}", self.write_amplification),
+            ),
+            ("restarts".into(), count(self.restarts)),
+            ("elapsed".into(), format!("{:.2} s", self.elapsed_s)),
         ]);
         if let Some(matches) = self.events_match_directory {
             rows.push((
-                "events match directory",
+                "events match directory".into(),
                 if matches { "yes" } else { "NO" }.to_owned(),
             ));
         }
         if self.skipped_lines > 0 {
-            rows.push(("bad lines skipped", count(self.skipped_lines)));
+            rows.push(("bad lines skipped".into(), count(self.skipped_lines)));
         }
         if self.interrupted {
-            rows.push(("interrupted", String::from("yes: the numbers so far")));
+            rows.push(("interrupted".into(), String::from("yes: the numbers so far")));
         }
         if let Some(path) = &self.report {
-            rows.push(("report", path.display().to_string()));
+            rows.push(("report".into(), path.display().to_string()));
         }
         rows
     }

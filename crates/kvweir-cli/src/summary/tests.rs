@@ -13,6 +13,7 @@ pub(crate) fn sample() -> Summary {
         requests: 600,
         blocks_requested: 61_234,
         prefix_hit_rate: 0.8765,
+        blocks_checked: 13_671,
         elapsed_s: 4.25,
         restarts: 1,
         primary: PrimarySummary {
@@ -57,18 +58,18 @@ pub(crate) fn sample() -> Summary {
 fn the_table() {
     insta::assert_snapshot!(sample().to_table(), @r#"
     run
-     requests                                            600
-     blocks requested                                 61,234
-     prefix hit rate                                  0.8765
-       from the primary tier          0.6532 (40,000 blocks)
-       from a secondary tier          0.2233 (13,671 blocks)
-     content                                   0 wrong bytes
-     primary tier             64.0 MiB, 5,100 blocks evicted
-     secondary peak                                256.0 MiB
-     write amplification                               1.062
-     restarts                                              1
-     elapsed                                          4.25 s
-     events match directory                              yes
+     requests                                                    600
+     blocks requested                                         61,234
+     prefix hit rate                                          0.8765
+       from the primary tier                  0.6532 (40,000 blocks)
+       from fs                                0.2233 (13,671 blocks)
+     content                  0 wrong bytes in 13,671 blocks checked
+     primary tier                     64.0 MiB, 5,100 blocks evicted
+     secondary peak                                        256.0 MiB
+     write amplification                                       1.062
+     restarts                                                      1
+     elapsed                                                  4.25 s
+     events match directory                                      yes
 
     tiers
                                  fs (STORAGE)
@@ -100,6 +101,7 @@ fn the_json() {
       "requests": 600,
       "blocks_requested": 61234,
       "prefix_hit_rate": 0.8765,
+      "blocks_checked": 13671,
       "wrong_blocks": 0,
       "elapsed_s": 4.25,
       "interrupted": false,

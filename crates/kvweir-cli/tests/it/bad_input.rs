@@ -191,6 +191,13 @@ fn trace_lines() {
             );
         }
     }
+    let empty = [("t.jsonl", "\n\n")];
+    refused(
+        &empty,
+        "replay t.jsonl --root kv",
+        "trace t.jsonl holds no request (0 bad lines skipped)",
+        "",
+    );
     refused(
         &[],
         "replay none.jsonl --root kv",
