@@ -1,0 +1,54 @@
+//! The progress bar of a replay: requests and bytes, with rates, on stderr and only where a person looks.
+
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const BAR: &str = "{elapsed_precise} [{bar:32}] {human_pos}/{human_len} requests  {msg}";
+const SPINNER: &str = "{elapsed_precise} {spinner} {human_pos} requests  {msg}";
+
+/// A handle that may be shared between threads.
+#[derive(Debug, Clone)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar for `total` requests, a spinner if nobody knows how many come.
+    pub(crate) fn new(total: Option<u64>, wanted: bool) -> Self {
+        if !wanted || !stderr().is_terminal() {
+            return Self::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(8));
+        let template = if total.is_some() { BAR } else { SPINNER };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar }
+    }
+
+    /// A bar nobody sees.
+    pub(crate) fn hidden() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+        }
+    }
+
+    /// Tells how far the run is: requests done and bytes moved to and from the tiers, both since its start.
+    pub(crate) fn update(&self, requests: u64, bytes: u64) {
+        self.bar.set_position(requests);
+        if !self.bar.is_hidden() {
+            let seconds = self.bar.elapsed().as_secs_f64().max(1e-3);
+            let mb_s = bytes as f64 / 1e6 / seconds;
+            self.bar.set_message(format!(
+                "{:.0} requests/s  {mb_s:.1} MB/s",
+                requests as f64 / seconds
+            ));
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

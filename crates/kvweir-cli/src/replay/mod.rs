@@ -1,0 +1,107 @@
+//! The seam between the command and the engine: where requests come from, and the run itself.
+
+mod run;
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::Result;
+
+pub(crate) use run::run;
+
+use crate::{
+    cli::UsageError,
+    report::Timeline,
+    settings::{BUILTIN_REQUESTS, ReplaySettings},
+    summary::Summary,
+    trace::{BadLines, Notes, Source, TraceReader},
+    workload::{AgentWorkload, WorkloadSettings},
+};
+
+/// What a run with real I/O yields.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The numbers at the end.
+    pub(crate) summary: Summary,
+    /// The numbers over time, for the report.
+    pub(crate) timeline: Timeline,
+}
+
+/// Requests, already limited in number, and what their reader notices.
+pub(crate) struct Workload {
+    /// The requests.
+    pub(crate) requests: Source,
+    /// Grows while the requests are read.
+    pub(crate) notes: Notes,
+}
+
+/// Opens the trace, or makes up a workload.
+pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
+    let limit = usize::try_from(settings.requests.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    let Some(path) = &settings.trace else {
+        let requests = settings.requests.unwrap_or(BUILTIN_REQUESTS);
+        let made_up = WorkloadSettings {
+            seed: settings.seed,
+            requests,
+            ..WorkloadSettings::default()
+        };
+        let requests = Box::new(AgentWorkload::new(made_up).map(Ok));
+        return Ok(Workload {
+            requests,
+            notes: Notes::default(),
+        });
+    };
+    let mut reader = open_trace(settings, path)?;
+    let notes = reader.notes();
+    // The first request is read now: what is no trace at all is told before anything else is done.
+    let Some(first) = reader.next().transpose()? else {
+        return Err(UsageError {
+            message: format!(
+                "trace {} holds no request ({} bad lines skipped)",
+                path.display(),
+                notes.skipped()
+            ),
+            hint: Some("without TRACE the built-in workload is run"),
+        }
+        .into());
+    };
+    let rest = reader.map(|r| r.map_err(Into::into));
+    let requests = Box::new(std::iter::once(Ok(first)).chain(rest).take(limit));
+    Ok(Workload { requests, notes })
+}
+
+/// Reads a trace file through once, so that a bad line is told before anything is made on disk, and counts its
+/// requests. Stdin and other streams are checked as they are
+/// read, and how many requests they hold is known only if that is limited.
+pub(crate) fn survey(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Option<u64>> {
+    let Some(path) = &settings.trace else {
+        return Ok(settings.requests);
+    };
+    if !path.is_file() {
+        return Ok(settings.requests);
+    }
+    let limit = settings.requests.unwrap_or(u64::MAX);
+    let mut requests = 0;
+    for request in open_trace(settings, path)? {
+        request?;
+        requests += 1;
+        if requests >= limit || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(Some(requests))
+}
+
+fn open_trace(settings: &ReplaySettings, path: &Path) -> Result<TraceReader, UsageError> {
+    let bad = if settings.skip_bad_lines {
+        BadLines::Skip
+    } else {
+        BadLines::Refuse
+    };
+    TraceReader::open(path, bad).map_err(|e| UsageError {
+        message: format!("trace {} cannot be read: {e}", path.display()),
+        hint: Some("give a file of JSON lines, plain or gzip, or - for stdin"),
+    })
+}

@@ -1,0 +1,218 @@
+//! `--report`: one HTML file that needs nothing else, no script and no network: plots as inline SVG, the summary
+//! as tables, the settings in force.
+
+mod plot;
+mod timeline;
+
+use std::{
+    fs::Permissions,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+pub(crate) use timeline::{Sample, Timeline};
+
+use crate::summary::Summary;
+use plot::{Plot, Scale, Series};
+
+const STYLE: &str = include_str!("style.css");
+const COLOURS: [(u8, u8, u8); 6] = [
+    (31, 87, 160),
+    (200, 82, 20),
+    (40, 130, 80),
+    (130, 70, 150),
+    (90, 90, 90),
+    (170, 130, 0),
+];
+const LIMIT: (u8, u8, u8) = (190, 30, 45);
+
+/// The report as HTML.
+pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str) -> anyhow::Result<String> {
+    let verdict = match (summary.wrong_blocks, summary.interrupted) {
+        (0, false) => format!("0 wrong bytes in {} blocks checked", summary.blocks_checked),
+        (0, true) => String::from("interrupted, 0 wrong bytes so far"),
+        (n, _) => format!("{n} blocks with wrong bytes"),
+    };
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>kvweir replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>kvweir replay</h1>\n<p class=\"lead\">{} requests, prefix hit rate {:.4}, {}.</p>\n",
+        summary.requests,
+        summary.prefix_hit_rate,
+        escape(&verdict),
+    );
+    if timeline.samples().count() < 2 {
+        html += "<p class=\"note\">The run was too short for plots.</p>\n";
+    } else {
+        html += "<div class=\"plots\">\n";
+        for plot in plots(timeline) {
+            html += &figure(&plot)?;
+        }
+        html += "</div>\n";
+    }
+    for section in summary.sections() {
+        html += &format!("<h2>{}</h2>\n<table>\n", escape(section.title));
+        if !section.head.is_empty() {
+            html += &row("th", &section.head);
+        }
+        section.rows.iter().for_each(|r| html += &row("td", r));
+        html += "</table>\n";
+    }
+    html += &format!(
+        "<h2>settings</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
+        escape(settings_toml)
+    );
+    Ok(html)
+}
+
+/// Writes the report under a temporary name beside `path` and renames it: a reader never sees half of it.
+pub(crate) fn write(path: &Path, html: &str) -> io::Result<()> {
+    let dir = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    let mut file = builder
+        .prefix(".kvweir-report-")
+        // Narrowed by the umask, as for any file.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)?;
+    file.write_all(html.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Text as HTML text or attribute.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn row(cell: &str, cells: &[String]) -> String {
+    let cells: String = cells
+        .iter()
+        .map(|c| format!("<{cell}>{}</{cell}>", escape(c)))
+        .collect();
+    format!("<tr>{cells}</tr>\n")
+}
+
+fn figure(plot: &Plot) -> anyhow::Result<String> {
+    let legend: String = plot
+        .series
+        .iter()
+        .map(|s| {
+            let (r, g, b) = s.colour;
+            let line = if s.limit { "dashed" } else { "solid" };
+            let style = format!("border-top:3px {line} rgb({r},{g},{b})");
+            format!("<span><i style=\"{style}\"></i>{}</span>\n", escape(&s.name))
+        })
+        .collect();
+    Ok(format!(
+        "<figure>\n<h3>{}</h3>\n<div class=\"legend\">{legend}</div>\n{}\n</figure>\n",
+        escape(plot.title),
+        plot.to_svg()?,
+    ))
+}
+
+fn plots(t: &Timeline) -> Vec<Plot> {
+    let colour = |i: usize| COLOURS.get(i % COLOURS.len()).copied().unwrap_or_default();
+    let line = |name: &str, i: usize, at: &dyn Fn(&Sample) -> Option<(f64, f64)>| Series {
+        name: name.to_owned(),
+        colour: colour(i),
+        limit: false,
+        points: t.samples().filter_map(at).collect(),
+    };
+    let end = t.samples().next_back().map_or(0.0, |s| s.t_s);
+    let limit = |name: &str, y: f64| Series {
+        name: name.to_owned(),
+        colour: LIMIT,
+        limit: true,
+        points: vec![(0.0, y), (end, y)],
+    };
+    let by_time = |y: Option<f64>, s: &Sample| y.map(|y| (s.t_s, y));
+
+    let mut hits = vec![line("total", 0, &|s| Some((s.requests as f64, s.hit_rate)))];
+    for (i, name) in t.tier_names.iter().enumerate() {
+        hits.push(line(name, i + 1, &|s| {
+            Some((s.requests as f64, *s.tier_hit_rates.get(i)?))
+        }));
+    }
+    let mib = |b: u64| b as f64 / f64::from(1 << 20);
+    let mut resident = vec![line("resident", 0, &|s| by_time(Some(mib(s.bytes_resident)), s))];
+    resident.extend(t.bound_bytes.map(|b| limit("bound", mib(b))));
+
+    let plot = |title, x, y, scale, series| Plot {
+        title,
+        x,
+        y,
+        scale,
+        series,
+    };
+    vec![
+        plot(
+            "Prefix hit rate",
+            "requests",
+            "share of blocks",
+            Scale::Linear,
+            hits,
+        ),
+        plot(
+            "Bytes resident in secondary tiers",
+            "seconds",
+            "MiB",
+            Scale::Linear,
+            resident,
+        ),
+        plot(
+            "Store and load latency",
+            "seconds",
+            "microseconds",
+            Scale::Log,
+            vec![
+                line("store p50", 0, &|s| by_time(s.store_p50_us, s)),
+                line("store p99", 3, &|s| by_time(s.store_p99_us, s)),
+                line("load p50", 2, &|s| by_time(s.load_p50_us, s)),
+                line("load p99", 1, &|s| by_time(s.load_p99_us, s)),
+            ],
+        ),
+        plot(
+            "Store time against the water marks",
+            "seconds",
+            "ms per MiB",
+            Scale::Linear,
+            vec![
+                line("EMA", 0, &|s| by_time(s.ema_s_per_mib.map(|e| e * 1e3), s)),
+                limit("high water mark", t.high_water_s * 1e3),
+                Series {
+                    colour: (120, 120, 120),
+                    ..limit("low water mark", t.low_water_s * 1e3)
+                },
+            ],
+        ),
+        plot(
+            "Blocks dropped by back-pressure",
+            "seconds",
+            "blocks",
+            Scale::Linear,
+            vec![line("dropped so far", 1, &|s| {
+                by_time(Some(s.dropped_blocks as f64), s)
+            })],
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+use super::*;
+use crate::summary;
+
+fn fake() -> Timeline {
+    let names = vec![String::from("primary"), String::from("fs <&>")];
+    let mut t = Timeline::new(names, Some(256 << 20), 0.010, 0.002);
+    for i in 0..400_u64 {
+        let x = i as f64 / 400.0;
+        let wave = (x * 40.0).sin() * 0.5 + 0.5;
+        t.push(Sample {
+            t_s: x * 4.2,
+            requests: i * 3 / 2,
+            hit_rate: 0.88 * (1.0 - (-6.0 * x).exp()),
+            tier_hit_rates: vec![0.65 * (1.0 - (-8.0 * x).exp()), 0.23 * (1.0 - (-4.0 * x).exp())],
+            bytes_resident: ((300.0 * x).min(255.0) * f64::from(1 << 20)) as u64,
+            store_p50_us: Some(90.0 + 40.0 * wave),
+            store_p99_us: Some(400.0 + 3_000.0 * wave * x),
+            load_p50_us: (i > 40).then_some(60.0 + 10.0 * wave),
+            load_p99_us: (i > 40).then_some(200.0 + 300.0 * wave),
+            ema_s_per_mib: (i > 10).then_some(0.001 + 0.012 * (x * 3.1).sin().powi(4)),
+            dropped_blocks: (x * 3.0).exp2() as u64 * 7,
+        });
+    }
+    t
+}
+
+#[test]
+fn self_contained_and_escaped() {
+    let mut summary = summary::tests::sample();
+    summary.tiers[0].name = String::from("<script>alert('x')</script>");
+    let html = render(&summary, &fake(), "root = \"<b>\"").unwrap();
+    assert_eq!(html.matches("<svg").count(), 5);
+    assert!(!html.contains("<script") && !html.contains("<b>") && html.contains("fs &lt;&amp;&gt;"));
+    for outside in ["src=", "href=", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert!(html.is_ascii());
+    if let Some(path) = std::env::var_os("KVWEIR_TEST_REPORT") {
+        write(Path::new(&path), &html).unwrap();
+    }
+}
+
+#[test]
+fn a_run_without_samples_has_a_report_too() {
+    let html = render(&Summary::default(), &Timeline::default(), "").unwrap();
+    assert!(html.contains("too short for plots") && !html.contains("<svg"));
+}
+
+#[test]
+fn written_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.html");
+    std::fs::write(&path, "old").unwrap();
+    write(&path, "new").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(write(&dir.path().join("missing/r.html"), "x").is_err());
+}

@@ -1,0 +1,10 @@
+//! Runs the built command as a user would: what goes in, what comes out, what is left behind.
+
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod interrupt;
+#[cfg(test)]
+mod replay;
+#[cfg(test)]
+mod run;
