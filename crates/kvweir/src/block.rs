@@ -26,7 +26,10 @@ impl Key {
         if bytes.is_empty() || bytes.len() > MAX_KEY_BYTES {
             return Err(Error::invalid(
                 "make key",
-                format!("a key has 1 to {MAX_KEY_BYTES} bytes, this one has {}", bytes.len()),
+                format!(
+                    "a key has 1 to {MAX_KEY_BYTES} bytes, this one has {}",
+                    bytes.len()
+                ),
             ));
         }
         Ok(Self(SmallVec::from_slice(bytes)))

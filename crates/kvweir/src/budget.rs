@@ -19,7 +19,13 @@ pub struct Budget {
 impl Budget {
     /// An account with `bound` bytes; `None` counts without limiting.
     pub fn new(bound: Option<u64>) -> Self {
-        Self { bound, resident: 0, reserved: 0, peak: 0, lowered: None }
+        Self {
+            bound,
+            resident: 0,
+            reserved: 0,
+            peak: 0,
+            lowered: None,
+        }
     }
 
     /// The configured bound.
@@ -52,12 +58,14 @@ impl Budget {
 
     /// Bytes that may still be reserved.
     pub fn room(&self) -> u64 {
-        self.effective().map_or(u64::MAX, |b| b.saturating_sub(self.resident + self.reserved))
+        self.effective()
+            .map_or(u64::MAX, |b| b.saturating_sub(self.resident + self.reserved))
     }
 
     /// Bytes by which the account exceeds the bound in force.
     pub fn excess(&self) -> u64 {
-        self.effective().map_or(0, |b| (self.resident + self.reserved).saturating_sub(b))
+        self.effective()
+            .map_or(0, |b| (self.resident + self.reserved).saturating_sub(b))
     }
 
     /// Reserves up to `bytes`; returns how many were granted.

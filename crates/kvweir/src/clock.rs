@@ -38,7 +38,10 @@ impl Instant {
     /// The instant `d` later.
     #[must_use]
     pub fn after(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
@@ -59,9 +62,14 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// A clock whose origin is now.
-    #[expect(clippy::disallowed_methods, reason = "this is the seam through which the system clock comes in")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the seam through which the system clock comes in"
+    )]
     pub fn new() -> Self {
-        Self { origin: std::time::Instant::now() }
+        Self {
+            origin: std::time::Instant::now(),
+        }
     }
 
     /// A shared clock, as builders take it.
@@ -81,9 +89,14 @@ impl Clock for SystemClock {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the seam through which the system clock comes in")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the seam through which the system clock comes in"
+    )]
     fn unix_seconds(&self) -> u64 {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs())
     }
 }
 
@@ -110,7 +123,8 @@ impl ManualClock {
 
     /// Moves the clock forward by `d`.
     pub fn advance(&self, d: Duration) {
-        self.nanos.fetch_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.nanos
+            .fetch_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Moves the clock to `t`, which may not lie before its present time.

@@ -63,7 +63,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` met while doing `op` (a short verb phrase), explained by `message`.
     pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, op, message: message.into(), source: None }
+        Self {
+            kind,
+            op,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// An [`ErrorKind::Invalid`] error.
@@ -79,7 +84,12 @@ impl Error {
             IoClass::Gone | IoClass::Broken => ErrorKind::Unavailable,
             IoClass::Invalid => ErrorKind::Invalid,
         };
-        Self { kind, op, message: format!("{what}: {source}").into(), source: Some(Box::new(source)) }
+        Self {
+            kind,
+            op,
+            message: format!("{what}: {source}").into(),
+            source: Some(Box::new(source)),
+        }
     }
 
     /// Replaces the kind, keeping the rest.
@@ -158,7 +168,9 @@ pub fn classify(e: &io::Error) -> IoClass {
     match e.kind() {
         io::ErrorKind::NotFound => IoClass::Gone,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => IoClass::Full,
-        io::ErrorKind::Interrupted | io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => IoClass::Transient,
+        io::ErrorKind::Interrupted | io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            IoClass::Transient
+        }
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => IoClass::Invalid,
         _ => IoClass::Broken,
     }
@@ -183,7 +195,11 @@ mod tests {
             (13, IoClass::Broken),
         ];
         for (errno, class) in table {
-            assert_eq!(classify(&io::Error::from_raw_os_error(errno)), class, "errno {errno}");
+            assert_eq!(
+                classify(&io::Error::from_raw_os_error(errno)),
+                class,
+                "errno {errno}"
+            );
         }
         let e = Error::io("write", "/x", io::Error::from_raw_os_error(28));
         assert_eq!((e.kind(), e.errno()), (ErrorKind::Full, Some(28)));

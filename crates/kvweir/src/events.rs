@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::pressure::Locality;
 use crate::block::Key;
+pub use crate::pressure::Locality;
 
 /// Where a tier keeps its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,7 +71,13 @@ pub struct EventLog {
 impl EventLog {
     /// A log that records only if `enabled`.
     pub fn new(enabled: bool, medium: Medium, locality: Locality) -> Self {
-        Self { enabled, medium, locality, next_seq: 0, pending: Vec::new() }
+        Self {
+            enabled,
+            medium,
+            locality,
+            next_seq: 0,
+            pending: Vec::new(),
+        }
     }
 
     /// Whether anything is recorded.
@@ -108,7 +114,13 @@ impl EventLog {
             let overtaken = *kind == EventKind::Stored && last_removed.get(key).is_some_and(|&r| r > i);
             if !overtaken {
                 let (medium, locality) = (self.medium, self.locality);
-                out.push(Event { seq: self.next_seq, kind: *kind, key: key.clone(), medium, locality });
+                out.push(Event {
+                    seq: self.next_seq,
+                    kind: *kind,
+                    key: key.clone(),
+                    medium,
+                    locality,
+                });
                 self.next_seq += 1;
             }
         }

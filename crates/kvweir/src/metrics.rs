@@ -19,7 +19,13 @@ pub enum EvictReason {
 
 impl EvictReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 5] = [Self::Capacity, Self::Trim, Self::Corrupt, Self::NoSpace, Self::External];
+    pub const ALL: [Self; 5] = [
+        Self::Capacity,
+        Self::Trim,
+        Self::Corrupt,
+        Self::NoSpace,
+        Self::External,
+    ];
 
     /// The label value.
     pub const fn as_str(self) -> &'static str {

@@ -150,7 +150,12 @@ impl Namespace {
     pub fn from_fields(mut fields: Map<String, Value>, rank: u64, namespace_extra: &str) -> Result<Self> {
         let model = match fields.get("model_name") {
             Some(Value::String(s)) if !s.is_empty() => s.clone(),
-            _ => return Err(Error::invalid("name namespace", "model_name must be a non-empty text")),
+            _ => {
+                return Err(Error::invalid(
+                    "name namespace",
+                    "model_name must be a non-empty text",
+                ));
+            }
         };
         if !namespace_extra.is_empty() {
             fields.insert("namespace_extra".into(), namespace_extra.into());
@@ -159,9 +164,19 @@ impl Namespace {
         let hex = hex(&Sha256::digest(config.as_bytes()));
         let config_dir = dir_name(&model, &hex);
         let dir = format!("{config_dir}_r{rank}");
-        let digest = Sha256::new().chain_update(&config).chain_update(format!("\n{rank}")).finalize().into();
+        let digest = Sha256::new()
+            .chain_update(&config)
+            .chain_update(format!("\n{rank}"))
+            .finalize()
+            .into();
         let seed = dir_seed(&dir);
-        Ok(Self { config_dir, dir, config, digest, seed })
+        Ok(Self {
+            config_dir,
+            dir,
+            config,
+            digest,
+            seed,
+        })
     }
 
     /// The directory, one component below the root, that holds the blocks.
@@ -205,17 +220,25 @@ fn dir_name(model: &str, hex: &str) -> String {
     if safe {
         return format!("{stock}_{}", hex.get(..12).unwrap_or(hex));
     }
-    let clean = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    let clean = |c: char| {
+        if c.is_ascii_alphanumeric() || "-_".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
     let cut: String = model.chars().map(clean).take(MAX_MODEL_BYTES / 2).collect();
     format!("{cut}_{}", hex.get(..40).unwrap_or(hex))
 }
 
 /// Lower-case hexadecimal of `bytes`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
-        let _ = write!(s, "{b:02x}");
-        s
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
+            let _ = write!(s, "{b:02x}");
+            s
+        })
 }
 
 /// JSON with sorted keys, no spaces and non-ASCII characters escaped, as the stock layout hashes it.
@@ -247,7 +270,11 @@ mod tests {
     use super::*;
 
     fn named(model: &str) -> Namespace {
-        Namespace::new(&Identity { model_name: model.into(), ..Identity::default() }).unwrap()
+        Namespace::new(&Identity {
+            model_name: model.into(),
+            ..Identity::default()
+        })
+        .unwrap()
     }
 
     #[test]
@@ -255,11 +282,17 @@ mod tests {
         // computed with Python's json.dumps(sort_keys=True, separators=(",", ":")) and hashlib.sha256
         let id = Identity {
             model_name: "harness/model".into(),
-            kv_cache_groups: vec![CacheGroup { tokens_per_block: 16, layer_names: vec!["layer.0".into()] }],
+            kv_cache_groups: vec![CacheGroup {
+                tokens_per_block: 16,
+                layer_names: vec!["layer.0".into()],
+            }],
             parallel_agnostic: false,
             ..Identity::default()
         };
-        assert_eq!(Namespace::new(&id).unwrap().dir(), "harness_model_c5aa37a75b80_r0");
+        assert_eq!(
+            Namespace::new(&id).unwrap().dir(),
+            "harness_model_c5aa37a75b80_r0"
+        );
         assert_eq!(named("modèle").config_dir(), "modèle_9eb773ecea7c");
     }
 
@@ -268,13 +301,27 @@ mod tests {
         let long = "x".repeat(300);
         let longer = "x".repeat(301);
         let names = [
-            "org/model-x", "org/model/x", "org_model-x", "..", "../../etc", ".", "a\0b", "a\nb", "/abs", &long, &longer,
-            "C:\\x", ".hidden",
+            "org/model-x",
+            "org/model/x",
+            "org_model-x",
+            "..",
+            "../../etc",
+            ".",
+            "a\0b",
+            "a\nb",
+            "/abs",
+            &long,
+            &longer,
+            "C:\\x",
+            ".hidden",
         ];
         let dirs: BTreeSet<String> = names.iter().map(|n| named(n).dir().to_owned()).collect();
         assert_eq!(dirs.len(), names.len());
         for d in dirs {
-            assert!(d.len() < 255 && !d.contains(['/', '\0', '\n', '\\']) && !d.starts_with('.'), "{d:?}");
+            assert!(
+                d.len() < 255 && !d.contains(['/', '\0', '\n', '\\']) && !d.starts_with('.'),
+                "{d:?}"
+            );
         }
     }
 
@@ -282,21 +329,51 @@ mod tests {
     fn every_field_and_the_extra_text_change_the_namespace() {
         let base = Identity::default();
         let variants = [
-            Identity { tokens_per_hash: 32, ..base.clone() },
-            Identity { blocks_per_file: 2, ..base.clone() },
-            Identity { tp_size: 2, ..base.clone() },
-            Identity { rank: 1, ..base.clone() },
-            Identity { dtype: "fp8".into(), ..base.clone() },
-            Identity { replicated_layout: true, ..base.clone() },
-            Identity { canonical_format: Some("f1".into()), ..base.clone() },
-            Identity { namespace_extra: "rope=2".into(), ..base.clone() },
+            Identity {
+                tokens_per_hash: 32,
+                ..base.clone()
+            },
+            Identity {
+                blocks_per_file: 2,
+                ..base.clone()
+            },
+            Identity {
+                tp_size: 2,
+                ..base.clone()
+            },
+            Identity {
+                rank: 1,
+                ..base.clone()
+            },
+            Identity {
+                dtype: "fp8".into(),
+                ..base.clone()
+            },
+            Identity {
+                replicated_layout: true,
+                ..base.clone()
+            },
+            Identity {
+                canonical_format: Some("f1".into()),
+                ..base.clone()
+            },
+            Identity {
+                namespace_extra: "rope=2".into(),
+                ..base.clone()
+            },
             base,
         ];
         let spaces: Vec<_> = variants.iter().map(|i| Namespace::new(i).unwrap()).collect();
         let dirs: BTreeSet<_> = spaces.iter().map(Namespace::dir).collect();
         let digests: BTreeSet<_> = spaces.iter().map(Namespace::digest).collect();
         assert_eq!((dirs.len(), digests.len()), (variants.len(), variants.len()));
-        assert!(Namespace::new(&Identity { model_name: String::new(), ..Identity::default() }).is_err());
+        assert!(
+            Namespace::new(&Identity {
+                model_name: String::new(),
+                ..Identity::default()
+            })
+            .is_err()
+        );
     }
 
     proptest! {

@@ -15,7 +15,9 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Waits on `c` for at most `timeout`.
 pub(crate) fn wait_for<'a, T>(c: &Condvar, g: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
-    c.wait_timeout(g, timeout).unwrap_or_else(PoisonError::into_inner).0
+    c.wait_timeout(g, timeout)
+        .unwrap_or_else(PoisonError::into_inner)
+        .0
 }
 
 /// Waits on `c`.

@@ -104,7 +104,9 @@ impl Core {
 
     /// Whether `fp` can be loaded now.
     pub(crate) fn ready(&self, fp: Fingerprint) -> Option<Id> {
-        self.index.find(fp).filter(|&id| self.index.state(id) == State::Ready)
+        self.index
+            .find(fp)
+            .filter(|&id| self.index.state(id) == State::Ready)
     }
 
     // --- pins -----------------------------------------------------------------------------------------------
@@ -154,7 +156,11 @@ impl Core {
     /// Takes back pins of requests that did not finish within `ttl`.
     pub(crate) fn expire_leases(&mut self, now: Instant, ttl: Duration) {
         while let Some(req) = self.pins.expired(now, ttl) {
-            tracing::warn!(request = req.0, ttl_s = ttl.as_secs_f64(), "a request did not finish; its pins are released");
+            tracing::warn!(
+                request = req.0,
+                ttl_s = ttl.as_secs_f64(),
+                "a request did not finish; its pins are released"
+            );
             self.stats.pin_leases_expired += 1;
             self.end_request(req);
         }
@@ -177,7 +183,11 @@ impl Core {
     pub(crate) fn choose_victims(&mut self, bytes: u64, now: Instant, out: &mut Vec<Victim>) -> bool {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
-        let view = View { index: &self.index, stuck: &self.stuck, now };
+        let view = View {
+            index: &self.index,
+            stuck: &self.stuck,
+            now,
+        };
         let enough = self.policy.victims(weight(bytes), &view, &mut ids);
         if enough {
             for &id in &ids {
@@ -202,7 +212,14 @@ impl Core {
         let (shelf, fan) = self.index.place(id)?;
         let fp = self.index.fingerprint(id);
         let key = self.index.key(id).cloned();
-        Some(Victim { id, fp, key, namespace: shelf.namespace, leaf: shelf.leaf, fan })
+        Some(Victim {
+            id,
+            fp,
+            key,
+            namespace: shelf.namespace,
+            leaf: shelf.leaf,
+            fan,
+        })
     }
 
     /// The file of `id` is gone; `key` where it is known now.
@@ -230,16 +247,21 @@ impl Core {
         if bad && let Some(k) = self.index.key(id) {
             self.events.removed(k);
         }
-        self.index.set_state(id, if bad { State::Bad } else { State::Ready });
+        self.index
+            .set_state(id, if bad { State::Bad } else { State::Ready });
         let w = u32::try_from(weight(self.index.cost(id))).unwrap_or(u32::MAX);
-        self.policy.insert(id, self.index.fingerprint(id), w, RequestTag::NONE);
+        self.policy
+            .insert(id, self.index.fingerprint(id), w, RequestTag::NONE);
     }
 
     // --- numbers --------------------------------------------------------------------------------------------
 
     /// A snapshot; O(1) but for the index memory.
     pub(crate) fn snapshot(&self, unix_seconds: u64) -> TierStats {
-        let oldest = self.policy.oldest().map_or(unix_seconds, |id| self.index.written_at(id));
+        let oldest = self
+            .policy
+            .oldest()
+            .map_or(unix_seconds, |id| self.index.written_at(id));
         TierStats {
             resident_bytes: self.budget.resident(),
             reserved_bytes: self.budget.reserved(),

@@ -2,12 +2,7 @@
 //! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
 //! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
 
-use std::{
-    collections::HashMap,
-    io,
-    path::{Path, PathBuf},
-    sync::Mutex,
-};
+use std::{collections::HashMap, io, path::Path, sync::Mutex};
 
 use foldhash::fast::FixedState;
 
@@ -22,10 +17,13 @@ const STRIPES: u32 = 64;
 /// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
 const SMALL_DIR: u32 = 24;
 
+/// First-level directories by namespace number and first three digits.
+type Stripe = Mutex<HashMap<(u16, u32), High, FixedState>>;
+
 /// The directories of all namespaces of a root.
 #[derive(Debug)]
 pub(crate) struct Dirs {
-    stripes: Vec<Mutex<HashMap<(u16, u32), High, FixedState>>>,
+    stripes: Vec<Stripe>,
 }
 
 /// A first-level directory and its leaves.
@@ -64,10 +62,12 @@ impl Change {
 
 impl Dirs {
     pub(crate) fn new() -> Self {
-        Self { stripes: (0..STRIPES).map(|_| Mutex::default()).collect() }
+        Self {
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+        }
     }
 
-    fn stripe(&self, fan: Fan) -> Option<&Mutex<HashMap<(u16, u32), High, FixedState>>> {
+    fn stripe(&self, fan: Fan) -> Option<&Stripe> {
         self.stripes.get((fan.high() % STRIPES) as usize)
     }
 
@@ -91,9 +91,18 @@ impl Dirs {
     }
 
     /// Counts a file to be written into a leaf and makes the directories that are missing.
-    pub(crate) fn enter(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> io::Result<Change> {
+    pub(crate) fn enter(
+        &self,
+        disk: &dyn Disk,
+        root: &Path,
+        ns: u16,
+        fan: Fan,
+        leaf: Leaf,
+    ) -> io::Result<Change> {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else { return Ok(change) };
+        let Some(stripe) = self.stripe(fan) else {
+            return Ok(change);
+        };
         let mut s = lock(stripe);
         let high = s.entry((ns, fan.high())).or_default();
         let l = high.leaf(fan, leaf);
@@ -119,7 +128,9 @@ impl Dirs {
     /// Reads the size of a leaf again where a new file may have made it grow.
     pub(crate) fn grown(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else { return change };
+        let Some(stripe) = self.stripe(fan) else {
+            return change;
+        };
         let mut s = lock(stripe);
         let high = s.entry((ns, fan.high())).or_default();
         if high.leaf(fan, leaf).files > SMALL_DIR
@@ -134,9 +145,13 @@ impl Dirs {
     /// be removed (a foreign file lies in it) stays counted.
     pub(crate) fn leave(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else { return change };
+        let Some(stripe) = self.stripe(fan) else {
+            return change;
+        };
         let mut s = lock(stripe);
-        let Some(high) = s.get_mut(&(ns, fan.high())) else { return change };
+        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+            return change;
+        };
         if high.drop_file(fan, leaf) > 0 || !gone(disk.remove_dir(&leaf_dir(root, fan, leaf))) {
             return change;
         }
@@ -155,8 +170,14 @@ impl Dirs {
             .iter()
             .map(|s| {
                 let s = lock(s);
-                let leaves: usize = s.values().map(|h| h.leaves.capacity() * size_of::<LeafDir>()).sum();
-                leaves + s.values().map(|h| h.named.capacity() * size_of::<Leaf>()).sum::<usize>()
+                let leaves: usize = s
+                    .values()
+                    .map(|h| h.leaves.capacity() * size_of::<LeafDir>())
+                    .sum();
+                leaves
+                    + s.values()
+                        .map(|h| h.named.capacity() * size_of::<Leaf>())
+                        .sum::<usize>()
                     + s.capacity() * (size_of::<((u16, u32), High)>() + 1)
             })
             .sum()
@@ -185,7 +206,15 @@ impl High {
                 self.leaves.reserve_exact(1 + self.leaves.len() / 8);
             }
             let kind = self.kind(leaf);
-            self.leaves.insert(at, LeafDir { low: fan.low() as u8, kind, files: 0, cost: 0 });
+            self.leaves.insert(
+                at,
+                LeafDir {
+                    low: fan.low() as u8,
+                    kind,
+                    files: 0,
+                    cost: 0,
+                },
+            );
             at
         });
         #[expect(clippy::indexing_slicing, reason = "found or inserted just above")]
@@ -227,7 +256,7 @@ fn gone(r: io::Result<()>) -> bool {
 }
 
 /// Makes `path` and, where missing, its parent; an existing directory is fine.
-fn make_dir(disk: &dyn Disk, path: &PathBuf) -> io::Result<()> {
+fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let make = |p: &Path| match disk.create_dir(p) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         r => r,

@@ -94,7 +94,9 @@ impl Index {
     }
 
     fn entry_mut(&mut self, id: Id) -> Option<&mut Entry> {
-        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
+        self.chunks
+            .get_mut(id as usize / CHUNK)?
+            .get_mut(id as usize % CHUNK)
     }
 
     /// Entries that are found by fingerprint.
@@ -114,7 +116,14 @@ impl Index {
     }
 
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist.
-    pub(crate) fn insert(&mut self, fp: Fingerprint, shelf: u16, fan: Fan, state: State, cost: u64) -> Option<Id> {
+    pub(crate) fn insert(
+        &mut self,
+        fp: Fingerprint,
+        shelf: u16,
+        fan: Fan,
+        state: State,
+        cost: u64,
+    ) -> Option<Id> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -123,7 +132,13 @@ impl Index {
                     return None;
                 }
                 if id as usize / CHUNK >= self.chunks.len() {
-                    let empty = Entry { fp: [0; 2], place: 0, meta: 0, cost: 0, written_at: 0 };
+                    let empty = Entry {
+                        fp: [0; 2],
+                        place: 0,
+                        meta: 0,
+                        cost: 0,
+                        written_at: 0,
+                    };
                     self.chunks.push(vec![empty; CHUNK].into_boxed_slice());
                 }
                 self.used += 1;
@@ -140,9 +155,14 @@ impl Index {
         };
         let chunks = &self.chunks;
         let rehash = |&id: &u32| {
-            chunks.get(id as usize / CHUNK).and_then(|c| c.get(id as usize % CHUNK)).map_or(0, |e| e.fp[0])
+            chunks
+                .get(id as usize / CHUNK)
+                .and_then(|c| c.get(id as usize % CHUNK))
+                .map_or(0, |e| e.fp[0])
         };
-        self.tables.get_mut(table_of(fp))?.insert_unique(fp.hash64(), id, rehash);
+        self.tables
+            .get_mut(table_of(fp))?
+            .insert_unique(fp.hash64(), id, rehash);
         Some(id)
     }
 
@@ -258,7 +278,9 @@ impl Index {
         if let Some(&id) = self.shelf_ids.get(&shelf) {
             return Some(id);
         }
-        let id = u16::try_from(self.shelves.len()).ok().filter(|&n| usize::from(n) < MAX_SHELVES)?;
+        let id = u16::try_from(self.shelves.len())
+            .ok()
+            .filter(|&n| usize::from(n) < MAX_SHELVES)?;
         self.shelves.push(shelf);
         self.shelf_ids.insert(shelf, id);
         Some(id)
@@ -267,11 +289,10 @@ impl Index {
     /// Where the entry's file lies.
     pub(crate) fn place(&self, id: Id) -> Option<(Shelf, Fan)> {
         let e = self.entry(id)?;
-        Some((*self.shelves.get((e.place >> 20) as usize)?, Fan(e.place & 0xf_ffff)))
-    }
-
-    pub(crate) fn keeps_keys(&self) -> bool {
-        self.keys.is_some()
+        Some((
+            *self.shelves.get((e.place >> 20) as usize)?,
+            Fan(e.place & 0xf_ffff),
+        ))
     }
 
     pub(crate) fn set_key(&mut self, id: Id, key: &Key) {
@@ -288,7 +309,10 @@ impl Index {
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
         let tables: usize = self.tables.iter().map(HashTable::allocation_size).sum();
         let arena = self.chunks.len() * CHUNK * size_of::<Entry>() + self.free.capacity() * 4;
-        let keys = self.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
+        let keys = self
+            .keys
+            .as_ref()
+            .map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
         (tables + TABLES * size_of::<HashTable<u32>>() + arena + keys, keys)
     }
 }
@@ -323,9 +347,18 @@ mod tests {
     #[test]
     fn what_is_inserted_is_found_until_removed() {
         let mut ix = Index::new(true);
-        let shelf = ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(2) }).unwrap();
-        let ids: Vec<Id> =
-            (0..5000).map(|n| ix.insert(fp(n), shelf, Fan(n as u32), State::Ready, n * 700).unwrap()).collect();
+        let shelf = ix
+            .shelf_id(Shelf {
+                namespace: 0,
+                leaf: Leaf::Group(2),
+            })
+            .unwrap();
+        let ids: Vec<Id> = (0..5000)
+            .map(|n| {
+                ix.insert(fp(n), shelf, Fan(n as u32), State::Ready, n * 700)
+                    .unwrap()
+            })
+            .collect();
         for n in 0..5000u64 {
             let id = ix.find(fp(n)).unwrap();
             assert_eq!(id, ids[n as usize]);
@@ -343,7 +376,12 @@ mod tests {
     #[test]
     fn a_pinned_entry_outlives_its_removal_and_is_not_confused_with_its_successor() {
         let mut ix = Index::new(false);
-        let s = ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Keyed }).unwrap();
+        let s = ix
+            .shelf_id(Shelf {
+                namespace: 0,
+                leaf: Leaf::Keyed,
+            })
+            .unwrap();
         let old = ix.insert(fp(1), s, Fan(0), State::Ready, 0).unwrap();
         assert!(ix.pin(old) && !ix.pin(old));
         ix.remove(old);
@@ -358,9 +396,27 @@ mod tests {
     fn shelves_run_out_without_harm() {
         let mut ix = Index::new(false);
         for n in 0..MAX_SHELVES as u32 {
-            assert!(ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(n) }).is_some());
+            assert!(
+                ix.shelf_id(Shelf {
+                    namespace: 0,
+                    leaf: Leaf::Group(n)
+                })
+                .is_some()
+            );
         }
-        assert!(ix.shelf_id(Shelf { namespace: 1, leaf: Leaf::Keyed }).is_none());
-        assert_eq!(ix.shelf_id(Shelf { namespace: 0, leaf: Leaf::Group(7) }), Some(7));
+        assert!(
+            ix.shelf_id(Shelf {
+                namespace: 1,
+                leaf: Leaf::Keyed
+            })
+            .is_none()
+        );
+        assert_eq!(
+            ix.shelf_id(Shelf {
+                namespace: 0,
+                leaf: Leaf::Group(7)
+            }),
+            Some(7)
+        );
     }
 }

@@ -62,8 +62,15 @@ impl Location {
     }
 
     fn named(stem: String, leaf: Leaf) -> Self {
-        let fan = stem.get(..5).and_then(|s| u32::from_str_radix(s, 16).ok()).unwrap_or(0);
-        Self { fan: Fan(fan), leaf, stem }
+        let fan = stem
+            .get(..5)
+            .and_then(|s| u32::from_str_radix(s, 16).ok())
+            .unwrap_or(0);
+        Self {
+            fan: Fan(fan),
+            leaf,
+            stem,
+        }
     }
 
     pub(crate) fn file_name(&self) -> String {
@@ -73,7 +80,9 @@ impl Location {
 
 /// Hash and group of a key that the stock layout can express.
 fn stock_parts(key: &Key) -> Option<(&[u8], &[u8; 4])> {
-    key.as_bytes().split_last_chunk::<4>().filter(|(h, _)| (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&h.len()))
+    key.as_bytes()
+        .split_last_chunk::<4>()
+        .filter(|(h, _)| (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&h.len()))
 }
 
 /// The fingerprint of `key` in the namespace numbered `seed`: of the key itself where the file's name tells it, else
@@ -137,7 +146,10 @@ pub(crate) fn parse_file(name: &str, fan: Fan, leaf: Leaf) -> Parsed {
         },
         None => (false, name),
     };
-    let Some(stem) = block.strip_suffix(BLOCK_SUFFIX).filter(|s| is_hex(s) && s.len() % 2 == 0) else {
+    let Some(stem) = block
+        .strip_suffix(BLOCK_SUFFIX)
+        .filter(|s| is_hex(s) && s.len() % 2 == 0)
+    else {
         return Parsed::Foreign;
     };
     if stem.get(..5).and_then(|s| u32::from_str_radix(s, 16).ok()) != Some(fan.0) {
@@ -179,18 +191,32 @@ pub(crate) fn parse_leaf(name: &str) -> Option<(u32, Leaf)> {
 
 /// Whether a directory below the root has the shape of a namespace: `<model>_<digest>_r<rank>`.
 pub(crate) fn is_namespace(name: &str) -> bool {
-    let Some((base, rank)) = name.rsplit_once("_r") else { return false };
+    let Some((base, rank)) = name.rsplit_once("_r") else {
+        return false;
+    };
     let digits = !rank.is_empty() && rank.len() < 10 && rank.bytes().all(|b| b.is_ascii_digit());
-    digits && base.rsplit_once('_').is_some_and(|(_, d)| (d.len() == 12 || d.len() == 40) && is_hex(d))
+    digits
+        && base
+            .rsplit_once('_')
+            .is_some_and(|(_, d)| (d.len() == 12 || d.len() == 40) && is_hex(d))
 }
 
 fn is_hex(s: &str) -> bool {
-    !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    !s.is_empty()
+        && s.bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 fn unhex(s: &str) -> impl Iterator<Item = u8> + '_ {
     s.as_bytes().chunks_exact(2).map(|pair| {
-        pair.iter().fold(0u8, |n, &b| n << 4 | if b.is_ascii_digit() { b - b'0' } else { b - b'a' + 10 })
+        pair.iter().fold(0u8, |n, &b| {
+            n << 4
+                | if b.is_ascii_digit() {
+                    b - b'0'
+                } else {
+                    b - b'a' + 10
+                }
+        })
     })
 }
 
@@ -230,7 +256,11 @@ mod tests {
         ] {
             assert_eq!(parse_file(foreign, fan, leaf), Parsed::Foreign, "{foreign}");
         }
-        assert_eq!(parse_file(&ours, Fan(0x00113), leaf), Parsed::Foreign, "in the wrong directory");
+        assert_eq!(
+            parse_file(&ours, Fan(0x00113), leaf),
+            Parsed::Foreign,
+            "in the wrong directory"
+        );
     }
 
     #[test]

@@ -20,8 +20,9 @@ use crate::{
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
-        PAGE, PageBuffer, SlotWrite,
+        PageBuffer, SlotWrite,
         disk::{OpenMode, read_full},
+        is_aligned,
         pool::Work,
     },
     metrics::EvictReason,
@@ -56,7 +57,10 @@ impl LoadRun {
     pub(crate) fn new(shared: &Arc<Shared>, job: LoadJob) -> Arc<Self> {
         let now = shared.clock.now();
         let progress = Progress::new(job.id, Direction::Load, job.blocks.len(), now, &shared.meter);
-        let (mut keys, mut slots) = (Vec::with_capacity(job.blocks.len()), Vec::with_capacity(job.blocks.len()));
+        let (mut keys, mut slots) = (
+            Vec::with_capacity(job.blocks.len()),
+            Vec::with_capacity(job.blocks.len()),
+        );
         for b in job.blocks {
             keys.push(b.key);
             slots.push(Mutex::new(Some(b.slot)));
@@ -74,7 +78,15 @@ impl LoadRun {
                 })
                 .collect()
         };
-        Arc::new(Self { shared: Arc::clone(shared), req: job.req, keys, fps, ids, slots, progress })
+        Arc::new(Self {
+            shared: Arc::clone(shared),
+            req: job.req,
+            keys,
+            fps,
+            ids,
+            slots,
+            progress,
+        })
     }
 
     fn finish(&self, unit: usize, outcome: BlockOutcome) {
@@ -120,10 +132,11 @@ impl LoadRun {
         let trailed = id.is_some_and(|id| lock(&s.core).index.has_trailer(id));
         let read = self.read(key, trailed, &mut slot, scratch);
         drop(slot);
-        self.progress.end_io(s.clock.now(), read.as_ref().map_or(0, |&(n, _)| n as u64));
+        self.progress
+            .end_io(s.clock.now(), read.as_ref().map_or(0, |&(n, _)| n as u64));
         match read {
             Ok((_, verified)) => BlockOutcome::Loaded(verified),
-            Err(bad) => self.fail(id, key, bad),
+            Err(bad) => self.fail(id, key, &bad),
         }
     }
 
@@ -138,7 +151,10 @@ impl LoadRun {
         let s = &*self.shared;
         let at = Location::of(key);
         let path = s.leaf_of(&at).join(at.file_name());
-        let page = scratch.as_mut_slice().get_mut(..TRAILER_BYTES).unwrap_or_default();
+        let page = scratch
+            .as_mut_slice()
+            .get_mut(..TRAILER_BYTES)
+            .unwrap_or_default();
         let n = self.read_file(&path, slot, page)?;
         let (len, whole) = (slot.len(), slot.len() + TRAILER_BYTES);
         if n == len && !trailed {
@@ -162,7 +178,7 @@ impl LoadRun {
 
     fn read_file(&self, path: &Path, slot: &mut [u8], page: &mut [u8]) -> Result<usize, Bad> {
         let s = &*self.shared;
-        let aligned = slot.len() % PAGE == 0 && slot.as_ptr() as usize % PAGE == 0;
+        let aligned = is_aligned(slot);
         let mut attempt = |direct: bool| -> io::Result<usize> {
             let file = s.disk.open(path, OpenMode::Read, direct)?;
             read_full(&*file, slot, page)
@@ -181,9 +197,9 @@ impl LoadRun {
     }
 
     /// Makes a block that did not load a miss.
-    fn fail(&self, id: Option<Id>, key: &Key, bad: Bad) -> BlockOutcome {
+    fn fail(&self, id: Option<Id>, key: &Key, bad: &Bad) -> BlockOutcome {
         let s = &*self.shared;
-        let (kind, why) = match &bad {
+        let (kind, why) = match bad {
             Bad::Gone => (ErrorKind::Unavailable, "the file is gone".to_owned()),
             Bad::Corrupt(why) => (ErrorKind::Corrupt, (*why).to_owned()),
             Bad::Failed(e) if classify(e) == IoClass::Transient => (ErrorKind::Busy, e.to_string()),
@@ -206,7 +222,11 @@ impl LoadRun {
             }
         };
         if let Some(v) = victim {
-            let reason = if kind == ErrorKind::Corrupt { EvictReason::Corrupt } else { EvictReason::External };
+            let reason = if kind == ErrorKind::Corrupt {
+                EvictReason::Corrupt
+            } else {
+                EvictReason::External
+            };
             s.remove_victim(&v, reason, true);
         }
         BlockOutcome::Failed(kind)

@@ -28,7 +28,9 @@ impl RootLock {
     /// Takes the lock of `root`.
     pub(crate) fn acquire(disk: &dyn Disk, root: &Path) -> Result<Self> {
         let path: PathBuf = root.join(LOCK_FILE);
-        let file = disk.open(&path, OpenMode::ReadWrite, false).map_err(|e| unusable(disk, root, e))?;
+        let file = disk
+            .open(&path, OpenMode::ReadWrite, false)
+            .map_err(|e| unusable(disk, root, e))?;
         match file.try_lock() {
             Ok(true) => Ok(Self { file }),
             Ok(false) => {
@@ -36,7 +38,10 @@ impl RootLock {
                 Err(Error::new(
                     ErrorKind::Busy,
                     "open root",
-                    format!("{} is in use by {holder}; a bounded root has one owner at a time", root.display()),
+                    format!(
+                        "{} is in use by {holder}; a bounded root has one owner at a time",
+                        root.display()
+                    ),
                 ))
             }
             Err(e) => Err(Error::io("lock root", path.display(), e)),
@@ -66,10 +71,17 @@ fn read_holder(file: &dyn DiskFile) -> Option<String> {
 
 /// The error of a root that cannot be written, with whose it is.
 pub(crate) fn unusable(disk: &dyn Disk, root: &Path, e: io::Error) -> Error {
-    let whose = disk.stat(root).map_or(String::new(), |s| format!(" (owner uid {}, mode {:04o})", s.uid, s.mode));
+    let whose = disk.stat(root).map_or(String::new(), |s| {
+        format!(" (owner uid {}, mode {:04o})", s.uid, s.mode)
+    });
     let me = rustix::process::geteuid().as_raw();
     let path = root.display();
-    Error::io("open root", format!("{path}{whose} cannot be written by uid {me}"), e).with_kind(ErrorKind::Invalid)
+    Error::io(
+        "open root",
+        format!("{path}{whose} cannot be written by uid {me}"),
+        e,
+    )
+    .with_kind(ErrorKind::Invalid)
 }
 
 /// This machine's name.

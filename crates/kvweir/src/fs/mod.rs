@@ -126,12 +126,36 @@ impl FsBuilder {
     /// owns the root (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
     /// files, or the I/O error of the walk.
     pub fn open(self) -> Result<FsTier> {
-        let Self { name, settings, ns, block_len, disk, clock, bell } = self;
+        let Self {
+            name,
+            settings,
+            ns,
+            block_len,
+            disk,
+            clock,
+            bell,
+        } = self;
         let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
-        let Opened { shared, lock, trimmer } =
-            open::open(Parts { name, settings, ns, block_len, disk, clock, bell })?;
+        let Opened {
+            shared,
+            lock,
+            trimmer,
+        } = open::open(Parts {
+            name,
+            settings,
+            ns,
+            block_len,
+            disk,
+            clock,
+            bell,
+        })?;
         let pool = Pool::start(&thread_name, pool_size)?;
-        Ok(FsTier { shared, pool, trimmer, lock })
+        Ok(FsTier {
+            shared,
+            pool,
+            trimmer,
+            lock,
+        })
     }
 }
 
@@ -156,7 +180,9 @@ pub struct FsTier {
 
 impl fmt::Debug for FsTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FsTier").field("root", &self.shared.params.root).finish_non_exhaustive()
+        f.debug_struct("FsTier")
+            .field("root", &self.shared.params.root)
+            .finish_non_exhaustive()
     }
 }
 
@@ -165,7 +191,10 @@ impl FsTier {
     pub fn index_memory(&self) -> (usize, usize) {
         let core = lock(&self.shared.core);
         let (index, keys) = core.index.memory_bytes();
-        (index + core.policy.memory_bytes() + self.shared.dirs.memory_bytes(), keys)
+        (
+            index + core.policy.memory_bytes() + self.shared.dirs.memory_bytes(),
+            keys,
+        )
     }
 
     /// Whether a trim begun at start still runs.
@@ -188,7 +217,9 @@ impl FsTier {
         core.expire_leases(now, s.params.pin_ttl);
         let mut hits = 0;
         for key in keys {
-            let Some(id) = core.ready(s.fingerprint(key)) else { break };
+            let Some(id) = core.ready(s.fingerprint(key)) else {
+                break;
+            };
             core.pin_for(req, id, now);
             hits += 1;
         }
@@ -210,7 +241,11 @@ impl FsTier {
                 return Lookup::Retry;
             }
         }
-        let probe = Arc::new(Probe { shared: Arc::clone(s), key: key.clone(), fp });
+        let probe = Arc::new(Probe {
+            shared: Arc::clone(s),
+            key: key.clone(),
+            fp,
+        });
         if self.pool.submit(Class::Load, probe, 1).is_err() {
             lock(&s.probes).running.remove(&fp);
             return Lookup::Miss;
@@ -245,7 +280,9 @@ impl Tier for FsTier {
                     Some(Lookup::Hit)
                 }
                 // known, but being written, removed or found bad; or the index is the whole truth
-                None if s.params.bounded || core.closed || core.index.find(fp).is_some() => Some(Lookup::Miss),
+                None if s.params.bounded || core.closed || core.index.find(fp).is_some() => {
+                    Some(Lookup::Miss)
+                }
                 None => None,
             }
         };
@@ -262,12 +299,24 @@ impl Tier for FsTier {
     fn submit_store(&mut self, job: StoreJob) {
         let n = job.blocks.len();
         if n == 0 {
-            lock(&self.shared.done).push(Report::refused(job.id, crate::tier::Direction::Store, 0, ErrorKind::Invalid));
+            lock(&self.shared.done).push(Report::refused(
+                job.id,
+                crate::tier::Direction::Store,
+                0,
+                ErrorKind::Invalid,
+            ));
             return;
         }
         let run = StoreRun::new(&self.shared, job);
-        if let Err(e) = self.pool.submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n) {
-            let reason = if e.kind() == ErrorKind::Busy { RefuseReason::QueueFull } else { RefuseReason::Cancelled };
+        if let Err(e) = self
+            .pool
+            .submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n)
+        {
+            let reason = if e.kind() == ErrorKind::Busy {
+                RefuseReason::QueueFull
+            } else {
+                RefuseReason::Cancelled
+            };
             run.refuse(e.kind(), reason);
         }
     }
@@ -275,11 +324,19 @@ impl Tier for FsTier {
     fn submit_load(&mut self, job: LoadJob) {
         let n = job.blocks.len();
         if n == 0 {
-            lock(&self.shared.done).push(Report::refused(job.id, crate::tier::Direction::Load, 0, ErrorKind::Invalid));
+            lock(&self.shared.done).push(Report::refused(
+                job.id,
+                crate::tier::Direction::Load,
+                0,
+                ErrorKind::Invalid,
+            ));
             return;
         }
         let run = LoadRun::new(&self.shared, job);
-        if let Err(e) = self.pool.submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n) {
+        if let Err(e) = self
+            .pool
+            .submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n)
+        {
             run.refuse(e.kind());
         }
     }

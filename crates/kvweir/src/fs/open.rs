@@ -64,17 +64,32 @@ pub(crate) struct Parts {
 
 /// Opens the root of `parts`.
 pub(crate) fn open(parts: Parts) -> Result<Opened> {
-    let Parts { name, settings, ns, block_len, disk, clock, bell } = parts;
+    let Parts {
+        name,
+        settings,
+        ns,
+        block_len,
+        disk,
+        clock,
+        bell,
+    } = parts;
     settings.validate(block_len)?;
     let began = clock.now();
     let root = settings.root.clone();
     make_root(&*disk, &root)?;
-    let space = disk.space(&root).map_err(|e| Error::io("ask for space", root.display(), e))?;
+    let space = disk
+        .space(&root)
+        .map_err(|e| Error::io("ask for space", root.display(), e))?;
     let bounded = settings.max_bytes.is_some();
-    let root_lock = if bounded { Some(Arc::new(RootLock::acquire(&*disk, &root)?)) } else { None };
+    let root_lock = if bounded {
+        Some(Arc::new(RootLock::acquire(&*disk, &root)?))
+    } else {
+        None
+    };
     if let Some(l) = root_lock.as_ref().filter(|l| l.has_content()) {
         // in place: costs nothing
-        l.name_holder(std::process::id(), &host_name()).map_err(|e| unusable(&*disk, &root, e))?;
+        l.name_holder(std::process::id(), &host_name())
+            .map_err(|e| unusable(&*disk, &root, e))?;
     }
     let dirs = Dirs::new();
     let (survey, namespaces) = if bounded {
@@ -94,7 +109,9 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     };
     let mut core = Core::new(
         Index::new(settings.events),
-        settings.policy.build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
+        settings
+            .policy
+            .build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
         Budget::new(settings.max_bytes),
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
@@ -140,7 +157,11 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
             resident_bytes = core.budget.resident(), seconds = s.startup_seconds, "tier is open"
         );
     }
-    Ok(Opened { shared, lock: root_lock, trimmer })
+    Ok(Opened {
+        shared,
+        lock: root_lock,
+        trimmer,
+    })
 }
 
 /// Makes the root if its parent exists, and refuses what cannot be one.
@@ -149,13 +170,17 @@ fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
         Ok(s) if s.kind == FileKind::Dir => Ok(()),
         // the user's own link to a directory is the user's choice
         Ok(s) if s.kind == FileKind::Other && root.is_dir() => Ok(()),
-        Ok(_) => Err(Error::invalid("open root", format!("root {} is a file; it must be a directory", root.display()))),
+        Ok(_) => Err(Error::invalid(
+            "open root",
+            format!("root {} is a file; it must be a directory", root.display()),
+        )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create_dir(root).map_err(|e| {
             let parent = root.parent().unwrap_or(root);
             match e.kind() {
-                io::ErrorKind::NotFound => {
-                    Error::invalid("open root", format!("{} does not exist; make it first", parent.display()))
-                }
+                io::ErrorKind::NotFound => Error::invalid(
+                    "open root",
+                    format!("{} does not exist; make it first", parent.display()),
+                ),
                 _ => unusable(disk, parent, e),
             }
         }),
@@ -172,21 +197,30 @@ fn fill(core: &mut Core, mut survey: Survey) {
     for b in &survey.blocks {
         core.budget.add_resident(b.cost);
         let state = if b.bad { State::Bad } else { State::Ready };
-        let shelf = core.index.shelf_id(Shelf { namespace: b.namespace, leaf: b.leaf });
+        let shelf = core.index.shelf_id(Shelf {
+            namespace: b.namespace,
+            leaf: b.leaf,
+        });
         let Some(id) = shelf.and_then(|s| core.index.insert(b.fp, s, b.fan, state, b.cost)) else {
             // more kinds of leaves than an index can name: counted, not served
             core.stats.foreign_files += 1;
             continue;
         };
         core.index.set_has_trailer(id, b.trailer);
-        core.index.set_written_at(id, u64::try_from(b.mtime_ns / 1_000_000_000).unwrap_or(0));
+        core.index
+            .set_written_at(id, u64::try_from(b.mtime_ns / 1_000_000_000).unwrap_or(0));
         if let Some(k) = &b.key {
             core.index.set_key(id, k);
             if !b.bad {
                 core.events.stored(k);
             }
         }
-        core.policy.insert(id, b.fp, u32::try_from(weight(b.cost)).unwrap_or(u32::MAX), RequestTag::NONE);
+        core.policy.insert(
+            id,
+            b.fp,
+            u32::try_from(weight(b.cost)).unwrap_or(u32::MAX),
+            RequestTag::NONE,
+        );
         core.stats.blocks += 1;
         core.stats.recovered_blocks += u64::from(!b.bad && b.namespace == 0);
     }
@@ -266,12 +300,27 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
     let (disk, root) = (&*shared.disk, &shared.params.root);
     let cost = shared.params.fs_block * 16;
     let granted = shared.make_room(cost, EvictReason::Trim).map_err(|no| {
-        Error::new(ErrorKind::Full, "open root", format!("no room within the bound for {cost} bytes: {}", no.0.as_str()))
+        Error::new(
+            ErrorKind::Full,
+            "open root",
+            format!("no room within the bound for {cost} bytes: {}", no.0.as_str()),
+        )
     })?;
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let touched = [root.clone(), shared.own_dir().to_owned(), config_dir.clone(), config.clone(), root.join(super::lockfile::LOCK_FILE)];
-    let measure = || touched.iter().map(|p| disk.stat(p).map_or(0, |s| s.allocated)).sum::<u64>();
+    let touched = [
+        root.clone(),
+        shared.own_dir().to_owned(),
+        config_dir.clone(),
+        config.clone(),
+        root.join(super::lockfile::LOCK_FILE),
+    ];
+    let measure = || {
+        touched
+            .iter()
+            .map(|p| disk.stat(p).map_or(0, |s| s.allocated))
+            .sum::<u64>()
+    };
     let before = measure();
     let done = (|| {
         if let Some(l) = root_lock.filter(|l| !l.has_content()) {

@@ -28,7 +28,10 @@ impl Pins {
     pub(crate) fn add(&mut self, req: RequestId, id: Id, now: Instant) -> bool {
         let lease = self.leases.entry(req).or_insert_with(|| {
             self.by_age.push_back((now, req));
-            Lease { ids: HashSet::default(), since: now }
+            Lease {
+                ids: HashSet::default(),
+                since: now,
+            }
         });
         lease.ids.insert(id)
     }
@@ -40,7 +43,11 @@ impl Pins {
 
     /// Ends the lease of `req`; returns what it still pinned.
     pub(crate) fn end(&mut self, req: RequestId) -> Vec<Id> {
-        let ids = self.leases.remove(&req).map(|l| l.ids.into_iter().collect()).unwrap_or_default();
+        let ids = self
+            .leases
+            .remove(&req)
+            .map(|l| l.ids.into_iter().collect())
+            .unwrap_or_default();
         while let Some(&(since, r)) = self.by_age.front()
             && !self.is_live(r, since)
         {

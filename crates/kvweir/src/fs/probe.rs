@@ -84,15 +84,22 @@ impl Work for Probe {
         let at = Location::of(&self.key);
         let stat = s.disk.stat(&s.leaf_of(&at).join(at.file_name())).ok();
         let whole = s.file_len();
-        let stat = stat.filter(|t| t.kind == FileKind::File && (t.len == whole || t.len == s.params.block_len as u64));
+        let stat = stat
+            .filter(|t| t.kind == FileKind::File && (t.len == whole || t.len == s.params.block_len as u64));
         if let Some(stat) = stat {
             let mut core = lock(&s.core);
             if core.index.find(self.fp).is_none()
-                && let Some(shelf) = core.index.shelf_id(Shelf { namespace: 0, leaf: at.leaf })
-                && let Some(id) = core.index.insert(self.fp, shelf, at.fan, State::Ready, stat.allocated)
+                && let Some(shelf) = core.index.shelf_id(Shelf {
+                    namespace: 0,
+                    leaf: at.leaf,
+                })
+                && let Some(id) = core
+                    .index
+                    .insert(self.fp, shelf, at.fan, State::Ready, stat.allocated)
             {
                 core.index.set_has_trailer(id, stat.len == whole);
-                core.index.set_written_at(id, u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0));
+                core.index
+                    .set_written_at(id, u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0));
                 core.index.set_key(id, &self.key);
                 core.budget.add_resident(stat.allocated);
                 let w = u32::try_from(weight(stat.allocated)).unwrap_or(u32::MAX);

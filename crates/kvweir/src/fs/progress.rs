@@ -58,7 +58,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(id: JobId, direction: Direction, blocks: usize, now: Instant, meter: &Arc<Meter>) -> Self {
+    pub(crate) fn new(
+        id: JobId,
+        direction: Direction,
+        blocks: usize,
+        now: Instant,
+        meter: &Arc<Meter>,
+    ) -> Self {
         let inner = Inner {
             outcomes: vec![None; blocks],
             remaining: blocks,
@@ -68,7 +74,13 @@ impl Progress {
             device_seconds: 0.0,
             bytes: 0,
         };
-        Self { id, direction, submitted: now, meter: Arc::clone(meter), inner: Mutex::new(inner) }
+        Self {
+            id,
+            direction,
+            submitted: now,
+            meter: Arc::clone(meter),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// An I/O of the job begins.
@@ -134,15 +146,22 @@ mod tests {
         p.begin_io(at(1000));
         p.end_io(at(1005), 5);
         let r = p.finish(2, BlockOutcome::Present).unwrap();
-        assert_eq!((r.device_time, r.queue_time, r.bytes), (Duration::from_micros(55), Duration::from_micros(50), 25));
-        assert!(p.finish(2, BlockOutcome::Stored).is_none(), "a block is told once");
+        assert_eq!(
+            (r.device_time, r.queue_time, r.bytes),
+            (Duration::from_micros(55), Duration::from_micros(50), 25)
+        );
+        assert!(
+            p.finish(2, BlockOutcome::Stored).is_none(),
+            "a block is told once"
+        );
     }
 
     #[test]
     fn jobs_that_overlap_share_the_devices_time() {
         let meter = Arc::default();
-        let jobs: Vec<_> =
-            (0..4).map(|n| Progress::new(JobId(n), Direction::Store, 1, at(0), &meter)).collect();
+        let jobs: Vec<_> = (0..4)
+            .map(|n| Progress::new(JobId(n), Direction::Store, 1, at(0), &meter))
+            .collect();
         jobs.iter().for_each(|j| j.begin_io(at(0)));
         jobs.iter().for_each(|j| j.end_io(at(4000), 1));
         for j in &jobs {

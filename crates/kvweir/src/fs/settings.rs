@@ -5,8 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use super::shared::write_cost;
 use crate::{
     error::{Error, Result},
-    evict::PolicyKind,
     events::Locality,
+    evict::PolicyKind,
     io::pool::PoolSize,
 };
 

@@ -76,7 +76,9 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("params", &self.params).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("params", &self.params)
+            .finish_non_exhaustive()
     }
 }
 
@@ -229,8 +231,15 @@ impl Shared {
     /// The name, in its leaf directory, of a block of which only the fingerprint is known. Leaves hold a handful of
     /// files, so this costs about as much as the removal itself; it is what keeps full keys out of memory.
     fn find_name(&self, ns: &Path, dir: &Path, v: &Victim) -> io::Result<Option<String>> {
-        let dir_text = ns.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let seed = if v.namespace == 0 { self.ns.seed() } else { dir_seed(&dir_text) };
+        let dir_text = ns
+            .file_name()
+            .map(|n| n.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let seed = if v.namespace == 0 {
+            self.ns.seed()
+        } else {
+            dir_seed(&dir_text)
+        };
         let mut found = None;
         self.disk.list(dir, &mut |name, _| {
             if found.is_none() && name_fingerprint(name, v.fan, v.leaf, seed) == Some(v.fp) {

@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
-    clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
-        Disk, PAGE, PageBuffer, SlotRead, Stat,
+        Disk, PageBuffer, SlotRead, Stat,
         disk::{OpenMode, write_full},
+        is_aligned,
         pool::Work,
     },
     metrics::{EvictReason, RefuseReason},
@@ -64,14 +64,25 @@ impl StoreRun {
     pub(crate) fn new(shared: &Arc<Shared>, job: StoreJob) -> Arc<Self> {
         let now = shared.clock.now();
         let progress = Progress::new(job.id, Direction::Store, job.blocks.len(), now, &shared.meter);
-        let (mut keys, mut slots) = (Vec::with_capacity(job.blocks.len()), Vec::with_capacity(job.blocks.len()));
+        let (mut keys, mut slots) = (
+            Vec::with_capacity(job.blocks.len()),
+            Vec::with_capacity(job.blocks.len()),
+        );
         for b in job.blocks {
             keys.push(b.key);
             slots.push(Mutex::new(Some(b.slot)));
         }
         let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
         let shared = Arc::clone(shared);
-        Arc::new_cyclic(|me| Self { me: Weak::clone(me), shared, req: job.req, keys, fps, slots, progress })
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            shared,
+            req: job.req,
+            keys,
+            fps,
+            slots,
+            progress,
+        })
     }
 
     /// Notes the outcome of a block; the last one sends the report.
@@ -86,7 +97,9 @@ impl StoreRun {
 
     /// Fails every block for `reason` without I/O.
     pub(crate) fn refuse(&self, kind: ErrorKind, reason: RefuseReason) {
-        lock(&self.shared.core).stats.refused(reason, self.keys.len() as u64);
+        lock(&self.shared.core)
+            .stats
+            .refused(reason, self.keys.len() as u64);
         (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
     }
 
@@ -115,7 +128,7 @@ impl StoreRun {
         };
         let slot = self.slots.get(unit).and_then(|s| lock(s).take());
         let written = match slot {
-            Some(slot) => self.write(key, &at, &slot, scratch, granted),
+            Some(slot) => self.write(key, &at, &slot, scratch),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
         Some(self.settle(id, key, &at, granted, written))
@@ -152,7 +165,10 @@ impl StoreRun {
                     State::Free | State::Dead => break,
                 }
             }
-            let shelf = core.index.shelf_id(Shelf { namespace: 0, leaf: at.leaf });
+            let shelf = core.index.shelf_id(Shelf {
+                namespace: 0,
+                leaf: at.leaf,
+            });
             let id = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Writing, 0));
             match id {
                 Some(id) => id,
@@ -187,7 +203,11 @@ impl StoreRun {
     fn remove_if(&self, id: Id, state: State, reason: EvictReason) {
         let victim = {
             let mut core = lock(&self.shared.core);
-            if core.index.state(id) == state { core.begin_removal(id) } else { None }
+            if core.index.state(id) == state {
+                core.begin_removal(id)
+            } else {
+                None
+            }
         };
         if let Some(v) = victim {
             self.shared.remove_victim(&v, reason, true);
@@ -210,31 +230,31 @@ impl StoreRun {
         at: &Location,
         slot: &SlotRead,
         scratch: &mut PageBuffer,
-        _granted: u64,
     ) -> io::Result<Written> {
         let s = &*self.shared;
         let mut change = s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf)?;
         self.progress.begin_io(s.clock.now());
         let page = scratch.as_mut_slice().first_chunk_mut::<TRAILER_BYTES>();
-        let written = page.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput)).and_then(|page| {
-            let trailer = Trailer {
-                key: key.clone(),
-                block_len: slot.len() as u64,
-                payload_sum: payload_sum(slot),
-                namespace: *s.ns.digest(),
-                written_at: s.clock.unix_seconds(),
-            };
-            encode(&trailer, page);
-            match self.write_and_publish(at, slot, page) {
-                Err(e) if classify(&e) == IoClass::Full && self.evict_for_full_device(&e) => {
-                    self.write_and_publish(at, slot, page)
+        let written = page
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+            .and_then(|page| {
+                let trailer = Trailer {
+                    key: key.clone(),
+                    block_len: slot.len() as u64,
+                    payload_sum: payload_sum(slot),
+                    namespace: *s.ns.digest(),
+                    written_at: s.clock.unix_seconds(),
+                };
+                encode(&trailer, page);
+                match self.write_and_publish(at, slot, page) {
+                    Err(e) if classify(&e) == IoClass::Full && self.evict_for_full_device(&e) => {
+                        self.write_and_publish(at, slot, page)
+                    }
+                    r => r,
                 }
-                r => r,
-            }
-        });
-        let now = s.clock.now();
+            });
         let bytes = if written.is_ok() { s.file_len() } else { 0 };
-        self.progress.end_io(now, bytes);
+        self.progress.end_io(s.clock.now(), bytes);
         let more = match &written {
             Ok(_) => s.dirs.grown(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
             Err(_) => s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
@@ -242,7 +262,7 @@ impl StoreRun {
         change.before += more.before;
         change.now += more.now;
         match written {
-            Ok(stat) => Ok(Written { stat, change, now }),
+            Ok(stat) => Ok(Written { stat, change }),
             Err(e) => {
                 lock(&s.core).budget.change(change.before, change.now);
                 Err(e)
@@ -253,15 +273,16 @@ impl StoreRun {
     fn evict_for_full_device(&self, e: &io::Error) -> bool {
         let s = &*self.shared;
         s.device_full(e);
-        // the lowered bound has no room, so this evicts what one block costs; the grant is given back at once,
-        // the reservation made before still stands
+        // what one block costs goes; the reservation made before still stands
         let victims = {
             let mut core = lock(&s.core);
             let mut out = Vec::new();
             core.choose_victims(s.write_cost(), s.clock.now(), &mut out);
             out
         };
-        victims.iter().for_each(|v| s.remove_victim(v, EvictReason::NoSpace, false));
+        victims
+            .iter()
+            .for_each(|v| s.remove_victim(v, EvictReason::NoSpace, false));
         !victims.is_empty()
     }
 
@@ -270,8 +291,7 @@ impl StoreRun {
         let s = &*self.shared;
         let dir = s.leaf_of(at);
         let to = dir.join(at.file_name());
-        let aligned = slot.len() % PAGE == 0 && slot.as_ptr() as usize % PAGE == 0;
-        if aligned && s.direct.load(Ordering::Relaxed) {
+        if is_aligned(slot) && s.direct.load(Ordering::Relaxed) {
             match self.attempt(&dir, &to, at, slot, page, true) {
                 Err(e) if classify(&e) == IoClass::Invalid => {}
                 r => return r,
@@ -330,7 +350,14 @@ impl StoreRun {
     }
 
     /// Turns the reservation into a resident block, or gives it back.
-    fn settle(&self, id: Id, key: &Key, at: &Location, granted: u64, written: io::Result<Written>) -> BlockOutcome {
+    fn settle(
+        &self,
+        id: Id,
+        key: &Key,
+        at: &Location,
+        granted: u64,
+        written: io::Result<Written>,
+    ) -> BlockOutcome {
         let s = &*self.shared;
         match written {
             Ok(w) => {
@@ -380,7 +407,6 @@ impl StoreRun {
 struct Written {
     stat: Stat,
     change: super::dirs::Change,
-    now: Instant,
 }
 
 /// Publishes `temp` as `to`. EEXIST, which some network file systems give, is success if the destination is whole.

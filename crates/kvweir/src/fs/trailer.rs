@@ -67,7 +67,10 @@ pub(crate) fn decode(page: &[u8]) -> Option<Trailer> {
         return None;
     }
     let mut r = Reader(body);
-    if r.take::<8>()? != *MAGIC || u16::from_le_bytes(r.take()?) != VERSION || u16::from_le_bytes(r.take()?) != 0 {
+    if r.take::<8>()? != *MAGIC
+        || u16::from_le_bytes(r.take()?) != VERSION
+        || u16::from_le_bytes(r.take()?) != 0
+    {
         return None;
     }
     let key_len = u32::from_le_bytes(r.take()?) as usize;
@@ -76,7 +79,13 @@ pub(crate) fn decode(page: &[u8]) -> Option<Trailer> {
     let namespace = r.take()?;
     let written_at = u64::from_le_bytes(r.take()?);
     let key = Key::new(r.0.get(..key_len).filter(|_| key_len <= MAX_KEY_BYTES)?).ok()?;
-    Some(Trailer { key, block_len, payload_sum, namespace, written_at })
+    Some(Trailer {
+        key,
+        block_len,
+        payload_sum,
+        namespace,
+        written_at,
+    })
 }
 
 struct Writer<'a> {
@@ -133,10 +142,15 @@ mod tests {
         assert_eq!(
             hex,
             concat!(
-                "4b56574549525431", "0100", "0000", "02000000", "0000010000000000",
+                "4b56574549525431",
+                "0100",
+                "0000",
+                "02000000",
+                "0000010000000000",
                 "7766554433221100efcdab8967452301",
                 "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a",
-                "00f1536500000000", "6b310000000000000000000000000000"
+                "00f1536500000000",
+                "6b310000000000000000000000000000"
             )
         );
         assert!(page[96..SUMMED].iter().all(|&b| b == 0));

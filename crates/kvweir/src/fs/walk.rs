@@ -13,7 +13,9 @@ use std::{
 
 use super::{
     dirs::Dirs,
-    layout::{Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf},
+    layout::{
+        Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf,
+    },
     trailer::{TRAILER_BYTES, decode},
 };
 use crate::{
@@ -87,7 +89,11 @@ impl Walk<'_> {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
             }
-            let number = if name == self.own { Some(0) } else { u16::try_from(namespaces.len()).ok() };
+            let number = if name == self.own {
+                Some(0)
+            } else {
+                u16::try_from(namespaces.len()).ok()
+            };
             let Some(number) = number.filter(|&n| n < 1 << 11) else {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
@@ -98,7 +104,11 @@ impl Walk<'_> {
             survey.other_bytes += self.stat(&path)?.allocated;
             for (name, kind) in self.entries(&path)? {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
-                    Some(high) => tasks.push(Task { namespace: number, dir: path.join(&name), high }),
+                    Some(high) => tasks.push(Task {
+                        namespace: number,
+                        dir: path.join(&name),
+                        high,
+                    }),
                     None => self.count_foreign(&path.join(&name), &mut survey)?,
                 }
             }
@@ -120,11 +130,15 @@ impl Walk<'_> {
             };
             for n in 1..self.threads.min(tasks.len()) {
                 // fewer helpers than asked for is only slower
-                let _ = std::thread::Builder::new().name(format!("kvweir-walk-{n}")).spawn_scoped(scope, work);
+                let _ = std::thread::Builder::new()
+                    .name(format!("kvweir-walk-{n}"))
+                    .spawn_scoped(scope, work);
             }
             work();
         });
-        let (survey, failed) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (survey, failed) = all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         failed.map_or(Ok((survey, namespaces)), Err)
     }
 
@@ -137,7 +151,9 @@ impl Walk<'_> {
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
                     any = true;
-                    let ns = namespaces.get(usize::from(task.namespace)).map_or(Path::new(""), PathBuf::as_path);
+                    let ns = namespaces
+                        .get(usize::from(task.namespace))
+                        .map_or(Path::new(""), PathBuf::as_path);
                     self.walk_leaf(task.namespace, ns, Fan(task.high << 8 | low), leaf, dirs, out)?;
                 }
                 None => self.count_foreign(&path, out)?,
@@ -156,10 +172,23 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn walk_leaf(&self, ns: u16, ns_dir: &Path, fan: Fan, leaf: Leaf, dirs: &Dirs, out: &mut Survey) -> Result<()> {
+    fn walk_leaf(
+        &self,
+        ns: u16,
+        ns_dir: &Path,
+        fan: Fan,
+        leaf: Leaf,
+        dirs: &Dirs,
+        out: &mut Survey,
+    ) -> Result<()> {
         let dir = leaf_dir(ns_dir, fan, leaf);
         let cost = self.stat(&dir)?.allocated;
-        let seed = dir_seed(&ns_dir.file_name().map(|n| n.to_string_lossy()).unwrap_or_default());
+        let seed = dir_seed(
+            &ns_dir
+                .file_name()
+                .map(|n| n.to_string_lossy())
+                .unwrap_or_default(),
+        );
         let mut blocks = 0;
         for (name, kind) in self.entries(&dir)? {
             let path = dir.join(&name);
@@ -171,8 +200,12 @@ impl Walk<'_> {
                     _ => out.swept += 1,
                 },
                 Parsed::Block(key) if kind == FileKind::File => {
-                    let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else { continue };
-                    let Some(stat) = self.stat_if_there(&path)? else { continue };
+                    let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else {
+                        continue;
+                    };
+                    let Some(stat) = self.stat_if_there(&path)? else {
+                        continue;
+                    };
                     let whole = self.block_len + TRAILER_BYTES as u64;
                     let right = stat.len == self.block_len || stat.len == whole;
                     let key = match key {
@@ -208,7 +241,9 @@ impl Walk<'_> {
     fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
         let mut stack = vec![path.to_owned()];
         while let Some(p) = stack.pop() {
-            let Some(stat) = self.stat_if_there(&p)? else { continue };
+            let Some(stat) = self.stat_if_there(&p)? else {
+                continue;
+            };
             match stat.kind {
                 FileKind::Dir => {
                     out.other_bytes += stat.allocated;
@@ -228,21 +263,30 @@ impl Walk<'_> {
     fn key_in_trailer(&self, path: &Path) -> Option<Key> {
         let file = self.disk.open(path, OpenMode::Read, false).ok()?;
         let mut page = [0; TRAILER_BYTES];
-        let n = file.read_at(&mut [io::IoSliceMut::new(&mut page)], self.block_len).ok()?;
+        let n = file
+            .read_at(&mut [io::IoSliceMut::new(&mut page)], self.block_len)
+            .ok()?;
         decode(page.get(..n)?).map(|t| t.key)
     }
 
     fn entries(&self, dir: &Path) -> Result<Vec<(String, FileKind)>> {
         let mut names = Vec::new();
-        match self.disk.list(dir, &mut |name, kind| names.push((name.to_owned(), kind))) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("list directory", dir.display(), e)),
+        match self
+            .disk
+            .list(dir, &mut |name, kind| names.push((name.to_owned(), kind)))
+        {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("list directory", dir.display(), e));
+            }
             _ => {}
         }
         let mut out = Vec::with_capacity(names.len());
         for (name, kind) in names {
             let kind = match kind {
                 Some(k) => k,
-                None => self.stat_if_there(&dir.join(&name))?.map_or(FileKind::Other, |s| s.kind),
+                None => self
+                    .stat_if_there(&dir.join(&name))?
+                    .map_or(FileKind::Other, |s| s.kind),
             };
             out.push((name, kind));
         }
@@ -250,7 +294,9 @@ impl Walk<'_> {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
-        self.disk.stat(path).map_err(|e| Error::io("stat", path.display(), e))
+        self.disk
+            .stat(path)
+            .map_err(|e| Error::io("stat", path.display(), e))
     }
 
     fn stat_if_there(&self, path: &Path) -> Result<Option<Stat>> {

@@ -24,3 +24,8 @@ pub const fn round_up(n: u64, unit: u64) -> u64 {
         r => n.saturating_add(unit - r),
     }
 }
+
+/// Whether address and length of `bytes` allow direct I/O.
+pub fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.len().is_multiple_of(PAGE) && bytes.as_ptr().addr().is_multiple_of(PAGE)
+}

@@ -77,7 +77,11 @@ impl Disk for OsDisk {
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
-        Ok(convert(&rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(convert(&rustix::fs::statat(
+            CWD,
+            path,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?))
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
@@ -117,7 +121,12 @@ impl DiskFile for OsFile {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), 0, len)?)
+        Ok(rustix::fs::fallocate(
+            &self.0,
+            rustix::fs::FallocateFlags::empty(),
+            0,
+            len,
+        )?)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -149,9 +158,15 @@ mod tests {
         d.create_dir(p.parent().unwrap()).unwrap();
         let f = d.open(&p, OpenMode::CreateNew, false).unwrap();
         write_full(&*f, &[1; 5000], &[2; 4096]).unwrap();
-        assert_eq!(d.open(&p, OpenMode::CreateNew, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            d.open(&p, OpenMode::CreateNew, false).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
         let s = d.stat(&p).unwrap();
-        assert_eq!((s.len, s.mode, d.stat(p.parent().unwrap()).unwrap().mode), (9096, 0o600, 0o700));
+        assert_eq!(
+            (s.len, s.mode, d.stat(p.parent().unwrap()).unwrap().mode),
+            (9096, 0o600, 0o700)
+        );
         let (mut a, mut b) = (vec![0; 5000], vec![0; 8192]);
         let n = read_full(&*d.open(&p, OpenMode::Read, false).unwrap(), &mut a, &mut b).unwrap();
         assert_eq!((n, a[4999], b[4095], b[4096]), (9096, 1, 2, 0));
@@ -162,7 +177,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), b"x").unwrap();
         std::os::unix::fs::symlink(dir.path().join("secret"), dir.path().join("link")).unwrap();
-        assert!(OsDisk.open(&dir.path().join("link"), OpenMode::Read, false).is_err());
-        assert_eq!(OsDisk.stat(&dir.path().join("link")).unwrap().kind, FileKind::Other);
+        assert!(
+            OsDisk
+                .open(&dir.path().join("link"), OpenMode::Read, false)
+                .is_err()
+        );
+        assert_eq!(
+            OsDisk.stat(&dir.path().join("link")).unwrap().kind,
+            FileKind::Other
+        );
     }
 }

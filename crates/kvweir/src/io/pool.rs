@@ -54,7 +54,11 @@ impl PoolSize {
     /// `loads` workers that only load beside `stores` that also store.
     pub fn new(loads: usize, stores: usize) -> Self {
         let (loads, stores) = (loads.clamp(1, 256), stores.clamp(1, 256));
-        Self { threads: loads + stores, store_threads: stores, queue_units: 1 << 16 }
+        Self {
+            threads: loads + stores,
+            store_threads: stores,
+            queue_units: 1 << 16,
+        }
     }
 }
 
@@ -108,7 +112,9 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("size", &self.shared.size).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("size", &self.shared.size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +131,10 @@ impl Pool {
             size,
             stopping: AtomicBool::new(false),
         });
-        let mut pool = Self { shared, workers: Vec::with_capacity(size.threads) };
+        let mut pool = Self {
+            shared,
+            workers: Vec::with_capacity(size.threads),
+        };
         for i in 0..size.threads.max(1) {
             let scratch = PageBuffer::new(super::PAGE)?;
             let shared = Arc::clone(&pool.shared);
@@ -151,7 +160,11 @@ impl Pool {
         let run = (units / (self.shared.size.threads * 4)).clamp(1, 8);
         let mut q = lock(&self.shared.queues);
         if q.stop {
-            return Err(Error::new(ErrorKind::Closed, "queue work", "the pool was shut down"));
+            return Err(Error::new(
+                ErrorKind::Closed,
+                "queue work",
+                "the pool was shut down",
+            ));
         }
         let limit = self.shared.size.queue_units;
         let queues = &mut *q;
@@ -167,7 +180,12 @@ impl Pool {
             ));
         }
         *waiting += units;
-        queue.push_back(Job { work, next: 0, units, run });
+        queue.push_back(Job {
+            work,
+            next: 0,
+            units,
+            run,
+        });
         drop(q);
         if units == 1 {
             self.shared.ready.notify_one();
@@ -320,7 +338,16 @@ mod tests {
         let (open, gate) = sync_channel(1024);
         let (begun, begins) = sync_channel(4096);
         let gate = gated.then(|| Mutex::new(gate));
-        (Arc::new(Probe { ran: Mutex::default(), cancelled: Mutex::default(), gate, begun }), open, begins)
+        (
+            Arc::new(Probe {
+                ran: Mutex::default(),
+                cancelled: Mutex::default(),
+                gate,
+                begun,
+            }),
+            open,
+            begins,
+        )
     }
 
     impl Work for Probe {
@@ -340,12 +367,18 @@ mod tests {
     fn a_load_passes_stores_that_saturate_the_pool() {
         let pool = Pool::start("t", PoolSize::new(1, 2)).unwrap();
         let (stores, open, begun) = probe(true);
-        pool.submit(Class::Store, Arc::clone(&stores) as Arc<dyn Work>, 64).unwrap();
+        pool.submit(Class::Store, Arc::clone(&stores) as Arc<dyn Work>, 64)
+            .unwrap();
         begun.recv().unwrap();
         begun.recv().unwrap();
         let (load, _o, loaded) = probe(false);
-        pool.submit(Class::Load, Arc::clone(&load) as Arc<dyn Work>, 1).unwrap();
-        assert_eq!(loaded.recv_timeout(Duration::from_secs(10)).unwrap(), 0, "the load waited for stores");
+        pool.submit(Class::Load, Arc::clone(&load) as Arc<dyn Work>, 1)
+            .unwrap();
+        assert_eq!(
+            loaded.recv_timeout(Duration::from_secs(10)).unwrap(),
+            0,
+            "the load waited for stores"
+        );
         assert!(lock(&stores.ran).is_empty());
         for _ in 0..64 {
             open.send(()).unwrap();
@@ -359,7 +392,8 @@ mod tests {
             let mut pool = Pool::start("t", PoolSize::new(1, 2)).unwrap();
             let (w, _open, _begun) = probe(false);
             for _ in 0..=seed {
-                pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 37).unwrap();
+                pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 37)
+                    .unwrap();
             }
             if seed % 2 == 0 {
                 pool.drain();
@@ -376,13 +410,20 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_queues_nothing() {
-        let size = PoolSize { queue_units: 4, ..PoolSize::new(1, 1) };
+        let size = PoolSize {
+            queue_units: 4,
+            ..PoolSize::new(1, 1)
+        };
         let pool = Pool::start("t", size).unwrap();
         let (w, open, begun) = probe(true);
-        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1).unwrap();
+        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1)
+            .unwrap();
         begun.recv().unwrap();
-        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 4).unwrap();
-        let e = pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1).unwrap_err();
+        pool.submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 4)
+            .unwrap();
+        let e = pool
+            .submit(Class::Store, Arc::clone(&w) as Arc<dyn Work>, 1)
+            .unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Busy);
         (0..5).for_each(|_| open.send(()).unwrap());
         pool.drain();

@@ -83,9 +83,20 @@ impl Region {
     /// `start` must be valid for reads and writes of `num_slots * stride` initialised bytes until the last clone
     /// of the region and the last slot guard are dropped. While a guard of a slot exists, nobody else writes that
     /// row, and while a [`SlotWrite`] exists, nobody else reads it.
-    pub unsafe fn borrowed(start: NonNull<u8>, num_slots: u32, stride: usize, block_len: usize) -> Result<Self> {
+    pub unsafe fn borrowed(
+        start: NonNull<u8>,
+        num_slots: u32,
+        stride: usize,
+        block_len: usize,
+    ) -> Result<Self> {
         check_size(num_slots, block_len, stride)?;
-        Ok(Self(Arc::new(Inner { start, stride, block_len, borrows: borrow_words(num_slots), _owned: None })))
+        Ok(Self(Arc::new(Inner {
+            start,
+            stride,
+            block_len,
+            borrows: borrow_words(num_slots),
+            _owned: None,
+        })))
     }
 
     /// The number of slots.
@@ -109,10 +120,19 @@ impl Region {
     /// [`ErrorKind::Busy`] while a writer holds it, [`ErrorKind::Invalid`] for a slot out of range.
     pub fn read(&self, slot: SlotId) -> Result<SlotRead> {
         let word = self.word(slot)?;
-        let claimed = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| (n < WRITER - 1).then(|| n + 1));
+        let claimed = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+            (n < WRITER - 1).then(|| n + 1)
+        });
         match claimed {
-            Ok(_) => Ok(SlotRead { region: self.clone(), slot }),
-            Err(_) => Err(Error::new(ErrorKind::Busy, "read slot", format!("slot {slot} is being written"))),
+            Ok(_) => Ok(SlotRead {
+                region: self.clone(),
+                slot,
+            }),
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                "read slot",
+                format!("slot {slot} is being written"),
+            )),
         }
     }
 
@@ -121,20 +141,36 @@ impl Region {
     /// # Errors
     /// [`ErrorKind::Busy`] while anybody holds it, [`ErrorKind::Invalid`] for a slot out of range.
     pub fn write(&self, slot: SlotId) -> Result<SlotWrite> {
-        match self.word(slot)?.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(SlotWrite { region: self.clone(), slot }),
-            Err(_) => Err(Error::new(ErrorKind::Busy, "write slot", format!("slot {slot} is in use"))),
+        match self
+            .word(slot)?
+            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => Ok(SlotWrite {
+                region: self.clone(),
+                slot,
+            }),
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                "write slot",
+                format!("slot {slot} is in use"),
+            )),
         }
     }
 
     /// Whether no guard of `slot` exists: only then may it be handed to somebody else (I5).
     pub fn is_free(&self, slot: SlotId) -> bool {
-        self.0.borrows.get(slot as usize).is_some_and(|w| w.load(Ordering::Acquire) == 0)
+        self.0
+            .borrows
+            .get(slot as usize)
+            .is_some_and(|w| w.load(Ordering::Acquire) == 0)
     }
 
     fn word(&self, slot: SlotId) -> Result<&AtomicU32> {
         self.0.borrows.get(slot as usize).ok_or_else(|| {
-            Error::invalid("use slot", format!("slot {slot} of {} does not exist", self.num_slots()))
+            Error::invalid(
+                "use slot",
+                format!("slot {slot} of {} does not exist", self.num_slots()),
+            )
         })
     }
 
@@ -159,7 +195,9 @@ fn borrow_words(n: u32) -> Box<[AtomicU32]> {
 }
 
 fn check_size(num_slots: u32, block_len: usize, stride: usize) -> Result<usize> {
-    let total = stride.checked_mul(num_slots as usize).filter(|&n| isize::try_from(n).is_ok());
+    let total = stride
+        .checked_mul(num_slots as usize)
+        .filter(|&n| isize::try_from(n).is_ok());
     match total {
         Some(n) if num_slots > 0 && num_slots < u32::MAX && block_len > 0 && block_len <= stride => Ok(n),
         _ => Err(Error::invalid(
@@ -281,8 +319,15 @@ mod tests {
     #[test]
     fn impossible_sizes_are_refused() {
         for (n, len) in [(0, 4096), (1, 0), (u32::MAX, 4096), (1 << 30, usize::MAX / 2)] {
-            assert_eq!(Region::new(n, len, false).unwrap_err().kind(), ErrorKind::Invalid, "{n} x {len}");
+            assert_eq!(
+                Region::new(n, len, false).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{n} x {len}"
+            );
         }
-        assert_eq!(Region::new(1, 1, false).unwrap().read(1).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            Region::new(1, 1, false).unwrap().read(1).unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
     }
 }
