@@ -8,9 +8,11 @@ pub mod events;
 pub mod evict;
 pub mod fs;
 pub mod io;
+pub mod manager;
 pub mod metrics;
 pub mod namespace;
 pub mod pressure;
+pub mod primary;
 pub mod sync;
 pub mod tier;
 

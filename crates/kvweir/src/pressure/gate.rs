@@ -9,6 +9,7 @@ use std::{fmt, time::Duration};
 
 use super::{
     ema::{DetectorStats, EmaDetector, Transition, Verdict},
+    policy::LatencySignal,
     settings::{PressureSettings, default_max_inflight},
 };
 use crate::{
@@ -16,12 +17,15 @@ use crate::{
     error::{Error, Result},
 };
 
+const MIB: f64 = 1_048_576.0;
+
 /// What the device did for one store job, measured by the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DeviceSample {
     /// Bytes written by the device; zero (all blocks were there already) tells the detector nothing.
     pub bytes: u64,
-    /// From the moment the first I/O of the job is issued until the last one completes; queue time excluded.
+    /// The job's share of the device's time while I/O of it was under way: queue time excluded, and divided among
+    /// jobs that overlap.
     pub device_time: Duration,
 }
 
@@ -265,11 +269,18 @@ impl Gate {
 
     /// Takes back a job that ran: releases its bytes and tells the detector the device's time, or the
     /// failure.
+    ///
+    /// A job that leaves nothing in flight shows that the device kept up with what it was given, however long
+    /// it took for however few bytes (a 64 KiB job of 1 ms reads as 16 ms/MiB): its sample counts as at most the
+    /// high mark, so that it cannot be what starts a drop (I9).
     pub fn complete(&mut self, now: Instant, admission: Admission, sample: DeviceSample, ok: bool) {
         self.cancel(admission);
         if ok {
-            self.detector
-                .on_store_completed(now, sample.device_time.as_secs_f64(), sample.bytes);
+            let mut seconds = sample.device_time.as_secs_f64();
+            if self.inflight_bytes == 0 {
+                seconds = seconds.min(self.detector.high_water() * sample.bytes as f64 / MIB);
+            }
+            self.detector.on_store_completed(now, seconds, sample.bytes);
         } else {
             self.detector.on_store_failed(now);
         }

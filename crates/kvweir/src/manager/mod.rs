@@ -1,0 +1,371 @@
+//! The tiering manager: what an inference scheduler calls. It looks blocks up in the primary tier and then in the
+//! secondary tiers in order, cascades what was stored to all of them through a back-pressure gate each, and promotes
+//! what only they hold, one batched load per tier and request at the end of a step. It has no threads and does no
+//! I/O of its own; every call but [`Manager::drain`], [`Manager::reset`] and [`Manager::shutdown`] returns at once
+//! (I8). Loads are never gated; a refused store loses nothing (I9).
+//!
+//! The calls of a step, in order: [`lookup`](Manager::lookup) for the keys of waiting requests,
+//! [`prepare_load`](Manager::prepare_load) for those that hit, [`prepare_store`](Manager::prepare_store) for new
+//! blocks, [`on_request_finished`](Manager::on_request_finished), [`on_schedule_end`](Manager::on_schedule_end);
+//! then, as the accelerator's copies end, [`complete_store`](Manager::complete_store) and
+//! [`complete_load`](Manager::complete_load).
+
+mod cascade;
+mod promote;
+mod request;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc};
+
+use foldhash::fast::FixedState;
+
+use self::{promote::Pending, request::Request};
+pub use self::{
+    request::{LoadFilter, NewRequest},
+    stats::{JobTimes, ManagerStats},
+};
+use crate::{
+    block::Key,
+    clock::{Clock, Instant, SystemClock},
+    error::Result,
+    events::Event,
+    io::region::SlotId,
+    metrics::TierStats,
+    pressure::{Admission, Gate, GateStats},
+    primary::{Prepared, Primary, SlotState},
+    tier::{Direction, JobId, Report, RequestId, Tier},
+};
+
+/// Where a block stands for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Found {
+    /// In the primary tier, readable at least until the end of the step.
+    Hit,
+    /// On its way into the primary tier: ask again at the next step.
+    HitPending,
+    /// A tier is finding out: ask again at the next step.
+    Retry,
+    /// Nowhere, or there is no room to bring it up: compute it.
+    Miss,
+}
+
+/// A secondary tier with its gate and what waits to be promoted from it.
+#[derive(Debug)]
+struct Secondary {
+    tier: Box<dyn Tier>,
+    gate: Option<Gate>,
+    pending: Vec<Pending>,
+    hits: u64,
+}
+
+/// A job under way.
+#[derive(Debug)]
+struct Job {
+    tier: usize,
+    direction: Direction,
+    keys: Vec<Key>,
+    admission: Option<Admission>,
+    submitted: Instant,
+}
+
+/// Orchestrates the tiers of one engine.
+///
+/// ```
+/// use kvweir::{
+///     Key,
+///     evict::PolicyKind, io::Region,
+///     manager::{Found, Manager, NewRequest},
+///     primary::Primary,
+///     tier::RequestId,
+/// };
+/// # fn main() -> kvweir::Result<()> {
+/// let primary = Primary::new(Region::new(8, 4096, false)?, PolicyKind::Lru, false);
+/// let mut manager = Manager::new(primary);
+/// let (req, key) = (RequestId(1), Key::new(b"block")?);
+/// manager.on_new_request(req, NewRequest::default());
+/// assert_eq!(manager.lookup(&key, req), Found::Miss);
+/// let room = manager.prepare_store(&[key.clone()], req).expect("there is room");
+/// manager.primary().region().write(room.to_store[0].1)?.fill(7);
+/// manager.complete_store(&[key.clone()], req, true);
+/// assert_eq!(manager.lookup(&key, req), Found::Hit);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Manager {
+    primary: Primary,
+    tiers: Vec<Secondary>,
+    jobs: HashMap<JobId, Job, FixedState>,
+    requests: HashMap<RequestId, Request, FixedState>,
+    next_job: u64,
+    polled: bool,
+    held: bool,
+    clock: Arc<dyn Clock>,
+    stats: ManagerStats,
+    reports: Vec<Report>,
+    parked: usize,
+    job_times: JobTimes,
+}
+
+impl Manager {
+    /// A manager of `primary` alone.
+    pub fn new(primary: Primary) -> Self {
+        Self {
+            primary,
+            tiers: Vec::new(),
+            jobs: HashMap::default(),
+            requests: HashMap::default(),
+            next_job: 0,
+            polled: false,
+            held: false,
+            clock: SystemClock::shared(),
+            stats: ManagerStats::default(),
+            reports: Vec::new(),
+            parked: 0,
+            job_times: JobTimes::default(),
+        }
+    }
+
+    /// Another clock than the system's.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Adds a tier below those added before, stores to it passing `gate` if there is one.
+    pub fn add_tier(&mut self, tier: Box<dyn Tier>, gate: Option<Gate>) {
+        self.tiers.push(Secondary {
+            tier,
+            gate,
+            pending: Vec::new(),
+            hits: 0,
+        });
+    }
+
+    /// The primary tier.
+    pub fn primary(&self) -> &Primary {
+        &self.primary
+    }
+
+    /// Where `key` stands for `req`. A block that only a secondary tier holds gets a slot and is brought up.
+    pub fn lookup(&mut self, key: &Key, req: RequestId) -> Found {
+        self.poll_once();
+        match self.primary.lookup(key) {
+            SlotState::Ready => {
+                self.stats.primary_hits += 1;
+                return Found::Hit;
+            }
+            SlotState::Writing => return Found::HitPending,
+            SlotState::Absent if self.held => return Found::Miss,
+            SlotState::Absent => {}
+        }
+        let mut retry = false;
+        for i in 0..self.tiers.len() {
+            if self.requests.get(&req).is_some_and(|r| !r.may_load_from(i)) {
+                continue;
+            }
+            let Some(s) = self.tiers.get_mut(i) else { continue };
+            match s.tier.lookup(key, req) {
+                crate::tier::Lookup::Hit => {
+                    return if self.promote(i, key, req) {
+                        Found::HitPending
+                    } else {
+                        Found::Miss
+                    };
+                }
+                crate::tier::Lookup::Retry => retry = true,
+                crate::tier::Lookup::Miss => {}
+            }
+        }
+        if retry { Found::Retry } else { Found::Miss }
+    }
+
+    /// References `keys`, each answered [`Found::Hit`] in this step, for a copy to the accelerator.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when one is not ready; then none is referenced.
+    pub fn prepare_load(&mut self, keys: &[Key]) -> Result<Vec<SlotId>> {
+        self.primary.prepare_load(keys)
+    }
+
+    /// The copy of `keys` to the accelerator ended.
+    pub fn complete_load(&mut self, keys: &[Key]) {
+        self.primary.complete_load(keys);
+    }
+
+    /// Marks `keys` (in prefix order) as used by `req`, in all tiers.
+    pub fn touch(&mut self, keys: &[Key], req: RequestId) {
+        self.primary.touch(keys, req);
+        self.tiers.iter_mut().for_each(|s| s.tier.touch(keys, req));
+    }
+
+    /// Makes room in the primary tier for those of `keys` (in prefix order) that are not there. `None`: no room now.
+    pub fn prepare_store(&mut self, keys: &[Key], req: RequestId) -> Option<Prepared> {
+        // what ended since may have freed slots
+        self.poll();
+        let prepared = self.primary.prepare_store(keys, req)?;
+        if let Some(r) = self.requests.get_mut(&req)
+            && !prepared.to_store.is_empty()
+        {
+            r.pending_stores += 1;
+        }
+        self.cascade_present(keys, &prepared, req);
+        Some(prepared)
+    }
+
+    /// The copy of `keys` from the accelerator ended: they are readable, and go down to every secondary tier whose
+    /// gate lets them; or, without `success`, their slots are free again.
+    pub fn complete_store(&mut self, keys: &[Key], req: RequestId, success: bool) {
+        self.primary.complete_store(keys, success);
+        if success {
+            for i in 0..self.tiers.len() {
+                self.cascade(i, keys, req);
+            }
+        }
+        if let Some(r) = self.requests.get_mut(&req) {
+            r.pending_stores = r.pending_stores.saturating_sub(1);
+        }
+        self.finish_if_done(req);
+    }
+
+    /// The step's last call: takes in what ended, submits the step's promotions, lets parked cascades go.
+    pub fn on_schedule_end(&mut self) {
+        self.poll_once();
+        self.polled = false;
+        self.flush_promotions();
+        self.flush_parked();
+        self.primary.end_step();
+    }
+
+    fn poll_once(&mut self) {
+        if !std::mem::replace(&mut self.polled, true) {
+            self.poll();
+        }
+    }
+
+    /// Takes in the jobs that ended. Called by the calls of a step; for use between steps.
+    pub fn poll(&mut self) {
+        let mut reports = std::mem::take(&mut self.reports);
+        for i in 0..self.tiers.len() {
+            if let Some(s) = self.tiers.get_mut(i) {
+                s.tier.poll(&mut reports);
+            }
+            for report in reports.drain(..) {
+                self.take_report(i, &report);
+            }
+        }
+        self.reports = reports;
+    }
+
+    fn take_report(&mut self, tier: usize, report: &Report) {
+        let Some(job) = self.jobs.remove(&report.id) else {
+            tracing::error!(job = report.id.0, tier, "a report of no job of ours is ignored");
+            return;
+        };
+        match job.direction {
+            Direction::Load => self.end_promotion(&job, report),
+            Direction::Store => self.end_cascade(tier, job, report),
+        }
+    }
+
+    /// Whether jobs run, promotions wait, or a tier has work left.
+    pub fn has_pending_work(&self) -> bool {
+        !self.jobs.is_empty()
+            || self.parked > 0
+            || self
+                .tiers
+                .iter()
+                .any(|s| !s.pending.is_empty() || s.tier.has_pending_work())
+    }
+
+    /// Appends the residency changes of all tiers since the last call.
+    pub fn take_events(&mut self, events: &mut Vec<Event>) {
+        self.primary.take_events(events);
+        self.tiers.iter_mut().for_each(|s| s.tier.take_events(events));
+    }
+
+    /// Waits until no tier moves bytes; queued work may be cancelled. Everything is then accounted for.
+    pub fn drain(&mut self) {
+        self.tiers.iter_mut().for_each(|s| s.tier.drain());
+        self.poll();
+    }
+
+    /// Forgets what the primary tier holds (weights changed, the engine sleeps): drains, drops queued promotions,
+    /// resets detectors; secondary tiers keep their data. The engine has ended its own copies. No promotion begins
+    /// until [`on_reset_flushed`](Self::on_reset_flushed).
+    pub fn reset(&mut self) {
+        self.drain();
+        debug_assert!(self.jobs.is_empty(), "a drained tier owes reports");
+        self.tiers.iter_mut().for_each(|s| s.pending.clear());
+        self.parked = 0;
+        let finished: Vec<RequestId> = self
+            .requests
+            .iter_mut()
+            .filter_map(|(id, r)| {
+                r.pending_stores = 0;
+                r.parked.clear();
+                r.finished.is_some().then_some(*id)
+            })
+            .collect();
+        finished.into_iter().for_each(|id| self.finish_if_done(id));
+        self.primary.reset();
+        self.tiers
+            .iter_mut()
+            .filter_map(|s| s.gate.as_mut())
+            .for_each(Gate::reset);
+        self.polled = false;
+        self.held = !self.tiers.is_empty();
+    }
+
+    /// The engine's late copies of before the reset are over: promotions may begin again.
+    pub fn on_reset_flushed(&mut self) {
+        self.held = false;
+    }
+
+    /// Shuts all tiers down: what runs ends, the rest is cancelled and accounted for.
+    pub fn shutdown(&mut self) {
+        self.tiers.iter_mut().for_each(|s| s.pending.clear());
+        self.tiers.iter_mut().for_each(|s| s.tier.shutdown());
+        self.poll();
+    }
+
+    /// Takes the secondary tiers off, shut down, the primary tier kept.
+    pub fn remove_tiers(&mut self) {
+        for i in 0..self.tiers.len() {
+            self.drop_pending(i, |_| true);
+        }
+        self.shutdown();
+        self.tiers.clear();
+    }
+
+    /// Counters of the manager.
+    pub fn stats(&self) -> &ManagerStats {
+        &self.stats
+    }
+
+    /// Takes the times of the jobs that ended since the last call.
+    pub fn take_job_times(&mut self) -> JobTimes {
+        std::mem::take(&mut self.job_times)
+    }
+
+    /// Numbers of each secondary tier and its gate, in order.
+    pub fn tier_stats(&self) -> Vec<(String, TierStats, Option<GateStats>)> {
+        self.tiers
+            .iter()
+            .map(|s| {
+                (
+                    s.tier.name().to_owned(),
+                    s.tier.stats(),
+                    s.gate.as_ref().map(Gate::stats),
+                )
+            })
+            .collect()
+    }
+
+    /// Blocks that lookups found in each secondary tier, in order.
+    pub fn tier_hits(&self) -> Vec<u64> {
+        self.tiers.iter().map(|s| s.hits).collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! Claims of the primary tier, and a random walk against a plain model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(n: u32) -> Key {
+    Key::new(&n.to_le_bytes()).unwrap()
+}
+
+fn keys(r: impl IntoIterator<Item = u32>) -> Vec<Key> {
+    r.into_iter().map(key).collect()
+}
+
+fn tier(slots: u32) -> Primary {
+    Primary::new(Region::new(slots, 64, false).unwrap(), PolicyKind::Lru, true)
+}
+
+const R: RequestId = RequestId(1);
+
+fn store(p: &mut Primary, r: impl IntoIterator<Item = u32>) -> Option<Prepared> {
+    let k = keys(r);
+    let out = p.prepare_store(&k, R)?;
+    p.complete_store(&k, true);
+    p.end_step();
+    Some(out)
+}
+
+#[test]
+fn a_block_is_writing_then_ready_and_a_failed_write_frees_its_slot() {
+    let mut p = tier(2);
+    p.prepare_store(&keys([1, 2]), R).unwrap();
+    assert_eq!(p.lookup(&key(1)), SlotState::Writing);
+    assert_eq!(p.prepare_load(&keys([1])).unwrap_err().kind(), ErrorKind::Invalid);
+    p.complete_store(&keys([1]), true);
+    p.complete_store(&keys([2]), false);
+    assert_eq!(
+        (p.lookup(&key(1)), p.lookup(&key(2))),
+        (SlotState::Ready, SlotState::Absent)
+    );
+    assert_eq!(p.stats().used, 1);
+}
+
+#[test]
+fn the_leaf_end_of_a_request_is_evicted_first() {
+    let mut p = tier(4);
+    store(&mut p, 0..4).unwrap();
+    assert_eq!(store(&mut p, 10..12).unwrap().evicted, keys([3, 2]));
+}
+
+#[test]
+fn none_is_returned_and_nothing_changed_when_room_cannot_be_made() {
+    let mut p = tier(4);
+    store(&mut p, 0..4).unwrap();
+    p.prepare_load(&keys([0, 1, 2])).unwrap();
+    assert!(p.prepare_store(&keys([10, 11]), R).is_none());
+    assert_eq!(p.stats().allocation_failures, 1);
+    assert!((0..4).all(|n| p.state(&key(n)) == SlotState::Ready));
+    p.complete_load(&keys([0, 1, 2]));
+    assert_eq!(p.stats().referenced, 0);
+    assert!(p.prepare_store(&keys([10, 11]), R).is_some());
+}
+
+#[test]
+fn a_hit_holds_until_the_end_of_the_step() {
+    let mut p = tier(2);
+    store(&mut p, 0..2).unwrap();
+    assert_eq!(p.lookup(&key(1)), SlotState::Ready);
+    assert_eq!(
+        p.prepare_store(&keys([5]), R).unwrap().evicted,
+        keys([0]),
+        "the block that was not just looked up"
+    );
+    p.complete_store(&keys([5]), true);
+    assert!(p.prepare_load(&keys([1])).is_ok());
+}
+
+#[test]
+fn blocks_of_the_same_call_are_not_evicted_for_each_other() {
+    let mut p = tier(3);
+    store(&mut p, 0..3).unwrap();
+    let out = p.prepare_store(&keys([2, 7]), R).unwrap();
+    assert_eq!((out.to_store.len(), out.evicted), (1, keys([1])));
+    assert!(p.prepare_store(&keys([2, 2, 2]), R).unwrap().to_store.is_empty());
+    let mut q = tier(3);
+    assert_eq!(
+        q.prepare_store(&keys([4, 4]), R).unwrap().to_store.len(),
+        1,
+        "a key given twice takes one slot"
+    );
+    assert_eq!(q.stats().used, 1);
+}
+
+#[test]
+fn a_slot_that_io_still_touches_is_not_handed_out() {
+    let mut p = tier(2);
+    let slots: Vec<_> = p.prepare_store(&keys([1, 2]), R).unwrap().to_store;
+    let guard = p.region().write(slots[0].1).unwrap();
+    p.complete_store(&keys([1, 2]), false);
+    let out = p.prepare_store(&keys([3]), R).unwrap();
+    assert_ne!(out.to_store[0].1, guard.slot());
+    p.complete_store(&keys([3]), true);
+    p.end_step();
+    let reader = p.region().read(out.to_store[0].1).unwrap();
+    assert!(
+        p.prepare_store(&keys([4]), R).is_none(),
+        "the other slot is read from without a reference"
+    );
+    drop((guard, reader));
+    assert!(p.prepare_store(&keys([4]), R).is_some());
+}
+
+#[test]
+fn reset_forgets_everything_and_tells_so() {
+    let mut p = tier(4);
+    store(&mut p, 0..2).unwrap();
+    p.prepare_load(&keys([0])).unwrap();
+    p.prepare_store(&keys([8]), R).unwrap();
+    p.reset();
+    assert_eq!((p.stats().used, p.stats().referenced), (0, 0));
+    p.complete_load(&keys([0]));
+    p.complete_store(&keys([8]), true);
+    let mut ev = Vec::new();
+    p.take_events(&mut ev);
+    assert!(
+        ev.iter()
+            .filter(|e| e.kind == crate::events::EventKind::Removed)
+            .count()
+            >= 2
+    );
+    assert_eq!(store(&mut p, 20..24).unwrap().to_store.len(), 4);
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Store(Vec<u32>),
+    Complete(u32, bool),
+    Load(Vec<u32>),
+    Unload(u32),
+    Touch(Vec<u32>),
+    EndStep,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let some = || prop::collection::vec(0u32..24, 1..5);
+    prop_oneof![
+        3 => some().prop_map(Op::Store),
+        3 => (0u32..24, any::<bool>()).prop_map(|(k, ok)| Op::Complete(k, ok)),
+        2 => some().prop_map(Op::Load),
+        2 => (0u32..24).prop_map(Op::Unload),
+        1 => some().prop_map(Op::Touch),
+        1 => Just(Op::EndStep),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn slots_states_and_references_follow_a_plain_model(
+        ops in prop::collection::vec(op(), 1..200),
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+    ) {
+        const SLOTS: u32 = 8;
+        let mut p = Primary::new(Region::new(SLOTS, 16, false).unwrap(), policy, true);
+        // key -> (ready, references)
+        let mut model: BTreeMap<u32, (bool, u32)> = BTreeMap::new();
+        let mut resident = BTreeSet::new();
+        for op in ops {
+            match op {
+                Op::Store(ks) => {
+                    let want: BTreeSet<u32> = ks.iter().copied().filter(|k| !model.contains_key(k)).collect();
+                    if let Some(out) = p.prepare_store(&keys(ks.clone()), R) {
+                        for k in &out.evicted {
+                            let k = u32::from_le_bytes(k.as_bytes().try_into().unwrap());
+                            prop_assert_eq!(model.remove(&k), Some((true, 0)), "evicted {} which was in use", k);
+                            prop_assert!(!ks.contains(&k));
+                        }
+                        let got: BTreeSet<u32> = out.to_store.iter()
+                            .map(|(k, _)| u32::from_le_bytes(k.as_bytes().try_into().unwrap())).collect();
+                        prop_assert_eq!(&got, &want);
+                        model.extend(got.into_iter().map(|k| (k, (false, 0))));
+                    }
+                }
+                Op::Complete(k, ok) => {
+                    p.complete_store(&keys([k]), ok);
+                    if let Some(s) = model.get_mut(&k).filter(|s| !s.0) {
+                        if ok { s.0 = true } else { model.remove(&k); }
+                    }
+                }
+                Op::Load(ks) => {
+                    let all = ks.iter().all(|k| model.get(k).is_some_and(|s| s.0));
+                    let got = p.prepare_load(&keys(ks.clone()));
+                    prop_assert_eq!(got.is_ok(), all);
+                    if all {
+                        ks.iter().for_each(|k| model.get_mut(k).unwrap().1 += 1);
+                    }
+                }
+                Op::Unload(k) => {
+                    p.complete_load(&keys([k]));
+                    if let Some(s) = model.get_mut(&k) { s.1 = s.1.saturating_sub(1) }
+                }
+                Op::Touch(ks) => p.touch(&keys(ks), RequestId(9)),
+                Op::EndStep => p.end_step(),
+            }
+            for k in 0..24 {
+                let want = match model.get(&k) {
+                    None => SlotState::Absent,
+                    Some((true, _)) => SlotState::Ready,
+                    Some(_) => SlotState::Writing,
+                };
+                prop_assert_eq!(p.state(&key(k)), want);
+            }
+            let st = p.stats();
+            prop_assert!(st.used as usize == model.len() && st.used <= u64::from(SLOTS));
+            prop_assert_eq!(st.referenced as usize, model.values().filter(|s| s.1 > 0).count());
+            let mut ev = Vec::new();
+            p.take_events(&mut ev);
+            for e in ev {
+                match e.kind {
+                    crate::events::EventKind::Stored => resident.insert(e.key),
+                    crate::events::EventKind::Removed => resident.remove(&e.key),
+                };
+            }
+            let ready: BTreeSet<Key> = model.iter().filter(|(_, s)| s.0).map(|(k, _)| key(*k)).collect();
+            prop_assert_eq!(&resident, &ready);
+        }
+    }
+}
