@@ -1,10 +1,5 @@
 //! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
 
-#![expect(
-    dead_code,
-    reason = "the run with real I/O, which uses the rest, is not wired yet; remove with it"
-)]
-
 mod cli;
 mod commands;
 mod hitrate;

@@ -3,8 +3,6 @@
 use super::{Origin, ReplaySettings, Result, SettingError};
 
 const BLOCK_MAX: u64 = 2 << 30;
-const PAGE: u64 = 4096;
-
 impl ReplaySettings {
     /// Checks every setting against the others.
     pub(super) fn check_values(&self) -> Result<()> {
@@ -26,7 +24,9 @@ impl ReplaySettings {
             let why = format!("lets not even one block of {} through", self.tell("block_bytes"));
             return Err(self.refuse("max_inflight_bytes", &why));
         }
-        self.check_bound(min_bound(self.block_bytes))?;
+        self.check_bound(kvweir::fs::min_bound(
+            usize::try_from(self.block_bytes).unwrap_or(usize::MAX),
+        ))?;
         self.check_mode()
     }
 
@@ -69,9 +69,4 @@ impl ReplaySettings {
         }
         Ok(())
     }
-}
-
-/// Least bytes of a root with one block: block and trailer page in whole pages, and five directories.
-const fn min_bound(block_bytes: u64) -> u64 {
-    block_bytes.saturating_add(PAGE).next_multiple_of(PAGE) + 5 * PAGE
 }

@@ -345,6 +345,15 @@ impl Manager {
         &self.stats
     }
 
+    /// Bytes of stores that every gate would still let into flight; `u64::MAX` without gates.
+    pub fn inflight_room(&self) -> u64 {
+        let gates = self.tiers.iter().filter_map(|s| s.gate.as_ref()).map(Gate::stats);
+        gates
+            .map(|g| g.max_inflight_bytes.saturating_sub(g.inflight_bytes))
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
     /// Takes the times of the jobs that ended since the last call.
     pub fn take_job_times(&mut self) -> JobTimes {
         std::mem::take(&mut self.job_times)

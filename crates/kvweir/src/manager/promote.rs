@@ -32,6 +32,7 @@ impl Manager {
             return false;
         };
         s.hits += 1;
+        self.stats.queued_promotions += 1;
         // requests are asked one after the other, so the last one is nearly always it
         match s.pending.iter_mut().rev().find(|p| p.req == req) {
             Some(p) => p.blocks.push((key.clone(), slot)),

@@ -10,6 +10,8 @@ use crate::tier::Direction;
 pub struct ManagerStats {
     /// Lookups that found the block readable in the primary tier.
     pub primary_hits: u64,
+    /// Blocks that a secondary tier answered "hit" for and that were queued to be brought up.
+    pub queued_promotions: u64,
     /// Blocks brought up from a secondary tier.
     pub promoted_blocks: u64,
     /// Blocks that a secondary tier answered "hit" for but could not deliver.

@@ -431,8 +431,41 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_leaves_nothing_in_flight_never_starts_a_drop() {
+        let mut g = gate(10 * MIB);
+        for _ in 0..100 {
+            // 16 ms/MiB at every job, far above the mark, but the device is idle before the next one
+            let a = g.try_admit(at(1.0), 1, 65_536).expect("a device that keeps up");
+            let sample = DeviceSample {
+                bytes: 65_536,
+                device_time: Duration::from_millis(1),
+            };
+            g.complete(at(1.0), a, sample, true);
+        }
+        let waiting = g.try_admit(at(1.0), 1, 65_536).unwrap();
+        let a = g.try_admit(at(1.0), 1, 65_536).unwrap();
+        g.complete(
+            at(1.0),
+            a,
+            DeviceSample {
+                bytes: 65_536,
+                device_time: Duration::from_millis(1),
+            },
+            true,
+        );
+        assert!(
+            g.is_under_pressure(at(1.0)),
+            "with work waiting the same sample counts in full"
+        );
+        g.cancel(waiting);
+    }
+
+    #[test]
     fn drops_are_counted_by_reason_and_popped_once() {
         let mut g = gate(10 * MIB);
+        let _waiting = g
+            .try_admit(at(1.0), 1, 1)
+            .expect("something waits, so slowness counts");
         run(&mut g, at(1.0), 1);
         run(&mut g, at(1.0), 100);
         assert!(g.is_under_pressure(at(1.0)));

@@ -242,9 +242,9 @@ impl Primary {
         let late = std::mem::take(&mut self.late);
         for id in late {
             if self.region.is_free(id) {
-                self.free.push(id)
+                self.free.push(id);
             } else {
-                self.late.push(id)
+                self.late.push(id);
             }
         }
         let mut claimed = Vec::with_capacity(n);
@@ -252,9 +252,9 @@ impl Primary {
             && let Some(id) = self.free.pop()
         {
             if self.region.is_free(id) {
-                claimed.push(id)
+                claimed.push(id);
             } else {
-                self.late.push(id)
+                self.late.push(id);
             }
         }
         let short = n - claimed.len();

@@ -1,0 +1,141 @@
+//! One life of the engine: manager, primary and file tier from opening to shutdown.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use kvweir::{
+    ErrorKind,
+    clock::Clock,
+    fs::{FsBuilder, FsSettings},
+    io::{Region, pool::PoolSize},
+    manager::Manager,
+    namespace::{Identity, Namespace},
+    pressure::{DropPolicyKind, Gate, PressureSettings},
+    primary::Primary,
+    sync::Bell,
+};
+
+use super::tally::Tally;
+use crate::settings::{DropPolicy, ReplaySettings};
+
+/// Longest wait at the end for stores that are under way.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine that runs.
+pub(super) struct Life {
+    pub(super) manager: Manager,
+    pub(super) bell: Arc<Bell>,
+    /// Where the blocks of this run lie.
+    pub(super) namespace_dir: PathBuf,
+    clock: Arc<dyn Clock>,
+    next_request: u64,
+}
+
+impl Life {
+    pub(super) fn open(
+        settings: &ReplaySettings,
+        root: &Path,
+        region: &Region,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let bell = Arc::new(Bell::default());
+        let identity = Identity {
+            model_name: "kvweir/replay".into(),
+            inference_engine: "kvweir-replay".into(),
+            namespace_extra: format!("block_bytes={}", settings.block_bytes),
+            ..Identity::default()
+        };
+        let fs = FsSettings {
+            max_bytes: settings.max_bytes,
+            policy: settings.policy,
+            pool: settings
+                .threads
+                .map_or_else(PoolSize::default, |n| PoolSize::new(n.div_ceil(2), n.div_ceil(2))),
+            verify: settings.verify,
+            events: true,
+            ..FsSettings::new(root)
+        };
+        let tier = FsBuilder::new(fs, Namespace::new(&identity)?, region.block_len())
+            .clock(Arc::clone(clock))
+            .bell(Arc::clone(&bell))
+            .open();
+        let tier = match tier {
+            // the setting that names the directory is to blame, with where it came from
+            Err(e) if settings.root.is_some() && matches!(e.kind(), ErrorKind::Busy | ErrorKind::Invalid) => {
+                return Err(settings
+                    .refuse("root", &format!("cannot be used: {}", e.message()))
+                    .into());
+            }
+            t => t.context("open the file tier")?,
+        };
+        let namespace_dir = tier.namespace_dir().to_owned();
+        let primary = Primary::new(region.clone(), settings.primary_policy, false);
+        let mut manager = Manager::new(primary).clock(Arc::clone(clock));
+        manager.add_tier(Box::new(tier), gate(settings)?);
+        Ok(Self {
+            manager,
+            bell,
+            namespace_dir,
+            clock: Arc::clone(clock),
+            next_request: 0,
+        })
+    }
+
+    /// A name for the next request.
+    pub(super) fn request_id(&mut self) -> kvweir::tier::RequestId {
+        self.next_request += 1;
+        kvweir::tier::RequestId(self.next_request)
+    }
+
+    /// Hands over what was measured since the last call.
+    pub(super) fn take_times_and_events(&mut self, tally: &mut Tally) {
+        tally.job_times(&self.manager.take_job_times());
+        let mut events = Vec::new();
+        self.manager.take_events(&mut events);
+        tally.events(&events);
+    }
+
+    /// Lets stores under way end, shuts the tier down and adds its numbers up.
+    pub(super) fn close(&mut self, tally: &mut Tally) {
+        let until = self.clock.now().after(DRAIN_PATIENCE);
+        while self.manager.has_pending_work() && self.clock.now() < until {
+            let rings = self.bell.rings();
+            self.manager.on_schedule_end();
+            if self.manager.has_pending_work() {
+                self.bell.wait(rings, super::PATIENCE);
+            }
+        }
+        self.manager.shutdown();
+        self.take_times_and_events(tally);
+        tally.add_life(self);
+    }
+}
+
+/// The gate the settings describe.
+fn gate(settings: &ReplaySettings) -> Result<Option<Gate>> {
+    let p = &settings.pressure;
+    if !p.enabled {
+        return Ok(None);
+    }
+    let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let pressure = PressureSettings {
+        high_water_s: p.high_water_s,
+        low_water_s: p.low_water_s,
+        alpha: p.alpha,
+        warmup_completions: narrow(p.warmup_completions),
+        decay_half_life_s: p.decay_half_life_s,
+        cooldown_s: p.cooldown_s,
+        failure_threshold: Some(narrow(p.failure_threshold)),
+        policy: match p.policy {
+            DropPolicy::Drop => DropPolicyKind::Drop,
+            DropPolicy::ThrottledDrop => DropPolicyKind::ThrottledDrop,
+        },
+        ramp_factor: p.ramp_factor,
+        max_inflight_bytes: p.max_inflight_bytes,
+    };
+    Ok(Some(Gate::new(pressure, settings.primary_bytes)?))
+}
