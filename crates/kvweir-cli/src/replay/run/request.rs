@@ -74,9 +74,7 @@ impl Active {
                 self.stage = Stage::Computing { next: hits, waits: 0 };
                 Ok(true)
             }
-            Stage::Computing { next, waits } => {
-                Ok(self.compute(life, next, waits, settings.time_scale.is_none()))
-            }
+            Stage::Computing { next, waits } => Ok(self.compute(life, next, waits, settings)),
             Stage::Finished => Ok(false),
         }
     }
@@ -116,7 +114,7 @@ impl Active {
     }
 
     /// Stores the next blocks, or ends the request.
-    fn compute(&mut self, life: &mut Life, next: usize, waits: u32, paced: bool) -> bool {
+    fn compute(&mut self, life: &mut Life, next: usize, waits: u32, settings: &ReplaySettings) -> bool {
         let to = (next + CHUNK).min(self.keys.len());
         let keys = self.keys.get(next..to).unwrap_or_default();
         if keys.is_empty() {
@@ -125,8 +123,11 @@ impl Active {
             return true;
         }
         // as fast as possible means: as fast as the tiers take it. With a time scale the trace sets the pace.
-        let bytes = (keys.len() * life.manager.primary().region().block_len()) as u64;
-        if paced && life.manager.inflight_room() < bytes && life.manager.has_pending_work() {
+        let bytes = (keys.len() * settings.concurrency * life.manager.primary().region().block_len()) as u64;
+        if settings.time_scale.is_none()
+            && life.manager.inflight_room() < bytes
+            && life.manager.has_pending_work()
+        {
             return false;
         }
         let Some(prepared) = life.manager.prepare_store(keys, self.id) else {
