@@ -217,7 +217,7 @@ impl FsTier {
         core.expire_leases(now, s.params.pin_ttl);
         let mut hits = 0;
         for key in keys {
-            let Some(id) = core.ready(s.fingerprint(key)) else {
+            let Some(id) = core.ready(s.fingerprint(key)).filter(|_| !core.closed) else {
                 break;
             };
             core.pin_for(req, id, now);
@@ -275,14 +275,14 @@ impl Tier for FsTier {
             let mut core = lock(&s.core);
             core.expire_leases(now, s.params.pin_ttl);
             match core.ready(fp) {
+                // nothing can be loaded after a shutdown, and nobody would release the pin
+                _ if core.closed => Some(Lookup::Miss),
                 Some(id) => {
                     core.pin_for(req, id, now);
                     Some(Lookup::Hit)
                 }
                 // known, but being written, removed or found bad; or the index is the whole truth
-                None if s.params.bounded || core.closed || core.index.find(fp).is_some() => {
-                    Some(Lookup::Miss)
-                }
+                None if s.params.bounded || core.index.find(fp).is_some() => Some(Lookup::Miss),
                 None => None,
             }
         };

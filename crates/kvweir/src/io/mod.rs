@@ -4,6 +4,8 @@
 
 pub mod buffer;
 pub mod disk;
+#[cfg(any(test, feature = "testing"))]
+pub mod fault;
 pub mod os;
 pub mod pool;
 pub mod region;

@@ -2,13 +2,17 @@
 //! device. Every call here comes from the scheduler and returns without waiting for a device (I8), except
 //! [`Tier::drain`] and [`Tier::shutdown`]. A tier that fails, hangs or fills up misses; it never raises (I10).
 
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
 mod job;
+mod memory;
 
 use std::fmt;
 
 pub use job::{
     BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, RequestId, StoreBlock, StoreJob, Verified,
 };
+pub use memory::MemoryTier;
 
 use crate::{
     block::Key,

@@ -1,0 +1,157 @@
+//! What the tests share: roots, tiers, `du`, files by key, damage.
+
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use kvweir::{
+    Key,
+    fs::{FsBuilder, FsSettings, FsTier},
+    io::pool::PoolSize,
+    namespace::{Identity, Namespace},
+    tier::{BlockOutcome, RequestId, Tier, conformance::Client},
+};
+
+pub(crate) const LEN: usize = 8192;
+/// Bytes of a file of ours.
+pub(crate) const FILE: u64 = LEN as u64 + 4096;
+pub(crate) const R: RequestId = RequestId(1);
+
+pub(crate) type Fs = Client<FsTier>;
+
+/// A directory to be a root, gone at the end.
+pub(crate) struct Root(pub(crate) tempfile::TempDir);
+
+impl Root {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("kv")
+    }
+
+    pub(crate) fn settings(&self, max_bytes: u64) -> FsSettings {
+        FsSettings {
+            max_bytes: (max_bytes > 0).then_some(max_bytes),
+            events: true,
+            pool: PoolSize::new(2, 2),
+            ..FsSettings::new(self.path())
+        }
+    }
+
+    /// A client of a tier with this bound; 0: unbounded.
+    pub(crate) fn open(&self, max_bytes: u64) -> Fs {
+        client(FsBuilder::new(self.settings(max_bytes), ns("model"), LEN))
+    }
+
+    pub(crate) fn du(&self) -> u64 {
+        du(&self.path())
+    }
+}
+
+pub(crate) fn ns(model: &str) -> Namespace {
+    Namespace::new(&Identity {
+        model_name: model.into(),
+        ..Identity::default()
+    })
+    .unwrap()
+}
+
+pub(crate) fn client(b: FsBuilder) -> Fs {
+    Client::new(Box::new(b.open().unwrap()), 64, LEN)
+}
+
+/// Allocated bytes of `path` and everything below it. Entries that go while it looks count nothing.
+pub(crate) fn du(path: &Path) -> u64 {
+    let Ok(meta) = std::fs::symlink_metadata(path) else {
+        return 0;
+    };
+    let below = if meta.is_dir() {
+        std::fs::read_dir(path).map_or(0, |d| d.flatten().map(|e| du(&e.path())).sum())
+    } else {
+        0
+    };
+    meta.blocks() * 512 + below
+}
+
+/// Every file below `path`.
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    let mut stack = vec![path.to_owned()];
+    while let Some(p) = stack.pop() {
+        for e in std::fs::read_dir(&p).into_iter().flatten().flatten() {
+            if e.file_type().unwrap().is_dir() {
+                stack.push(e.path());
+            } else {
+                out.push(e.path());
+            }
+        }
+    }
+    out
+}
+
+/// Names of temporaries of ours below `path`.
+pub(crate) fn temps(path: &Path) -> Vec<PathBuf> {
+    let ours = |p: &PathBuf| p.extension().is_some_and(|e| e == "kvweir");
+    files(path).into_iter().filter(ours).collect()
+}
+
+/// Where the file of a key of the stock layout (hash and group 0) lies.
+pub(crate) fn file_of(namespace: &Path, key: &Key) -> PathBuf {
+    let text = key.to_string();
+    let (hash, group) = text.split_at(text.len() - 8);
+    let group = u32::from_str_radix(group, 16).unwrap();
+    let leaf = format!("{}_g{group}", &hash[3..5]);
+    namespace.join(&hash[..3]).join(leaf).join(format!("{hash}.bin"))
+}
+
+pub(crate) fn all_ok(outcomes: &[BlockOutcome]) {
+    assert!(outcomes.iter().all(|o| o.is_ok()), "{outcomes:?}");
+}
+
+/// Stores `keys` one by one and ends the request.
+pub(crate) fn store(c: &mut Fs, keys: &[Key]) {
+    for k in keys {
+        all_ok(&c.store(R, std::slice::from_ref(k)));
+    }
+    c.tier.on_request_finished(R, &[]);
+}
+
+/// The account agrees with `du`, nothing is reserved or pinned, no temporary is left.
+pub(crate) fn assert_settled(c: &mut Fs, root: &Root) {
+    c.wait_all();
+    let s = c.tier.stats();
+    assert_eq!((s.reserved_bytes, s.pinned_blocks), (0, 0), "idle");
+    assert_eq!(
+        s.resident_bytes,
+        root.du(),
+        "the account and du below the root disagree"
+    );
+    if let Some(bound) = s.bound_bytes {
+        assert!(s.resident_bytes <= bound, "above the bound");
+    }
+    assert_eq!(temps(&root.path()), Vec::<PathBuf>::new(), "temporaries are left");
+}
+
+pub(crate) fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
+    range.map(kvweir::tier::conformance::key).collect()
+}
+
+/// A small seeded generator.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
