@@ -1,13 +1,15 @@
 //! The in-memory index of a root: a fingerprint finds a 32-byte entry through one of 1024 small hash tables of
-//! 4-byte ids, so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
+//! ids ([`Table`]), so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
 //! Full keys are not kept (files name them, trailers prove them) unless events need them.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
-use super::layout::{Fan, Leaf};
+use super::{
+    layout::{Fan, Leaf},
+    table::Table,
+};
 use crate::{
     block::{Fingerprint, Key},
     evict::Id,
@@ -17,6 +19,8 @@ use crate::{
 const CHUNK: usize = 1024;
 /// Hash tables that share the load.
 const TABLES: usize = 1024;
+/// Lookups whose memory accesses overlap.
+pub(crate) const BATCH: usize = 64;
 /// Bytes in one unit of [`Entry`] cost.
 pub(crate) const COST_UNIT: u64 = 512;
 /// Shelves that an entry can name.
@@ -66,7 +70,7 @@ const TRAILER: u32 = 1 << 31;
 /// The index. All calls are O(1).
 #[derive(Debug)]
 pub(crate) struct Index {
-    tables: Vec<HashTable<u32>>,
+    tables: Vec<Table>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<u32>,
     used: u32,
@@ -79,7 +83,7 @@ impl Index {
     /// An empty index; with `keep_keys` it also remembers full keys.
     pub(crate) fn new(keep_keys: bool) -> Self {
         Self {
-            tables: (0..TABLES).map(|_| HashTable::new()).collect(),
+            tables: (0..TABLES).map(|_| Table::default()).collect(),
             chunks: Vec::new(),
             free: Vec::new(),
             used: 0,
@@ -102,7 +106,7 @@ impl Index {
     /// Entries that are found by fingerprint.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.tables.iter().map(HashTable::len).sum()
+        self.tables.iter().map(Table::len).sum()
     }
 
     /// The entry of `fp`.
@@ -111,8 +115,28 @@ impl Index {
         let words = split(fp);
         self.tables
             .get(table_of(fp))?
-            .find(fp.hash64(), |&id| self.entry(id).is_some_and(|e| e.fp == words))
-            .copied()
+            .find(fp.hash64(), |id| self.entry(id).is_some_and(|e| e.fp == words))
+    }
+
+    /// The entries of `fps` that are [`State::Ready`], into `out`. Two rounds of memory accesses that do not wait
+    /// for each other: one over the tables, one over the entries.
+    pub(crate) fn find_ready(&self, fps: &[Fingerprint], out: &mut [Option<Id>]) {
+        let mut guesses = [Id::MAX; BATCH];
+        for (fps, out) in fps.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            for (guess, &fp) in guesses.iter_mut().zip(fps) {
+                *guess = self
+                    .tables
+                    .get(table_of(fp))
+                    .map_or(Id::MAX, |t| t.guess(fp.hash64()));
+            }
+            for ((out, &guess), &fp) in out.iter_mut().zip(&guesses).zip(fps) {
+                let known = match self.entry(guess) {
+                    Some(e) if e.fp == split(fp) => Some(guess),
+                    _ => self.find(fp),
+                };
+                *out = known.filter(|&id| self.state(id) == State::Ready);
+            }
+        }
     }
 
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist.
@@ -154,25 +178,21 @@ impl Index {
             written_at: 0,
         };
         let chunks = &self.chunks;
-        let rehash = |&id: &u32| {
+        let rehash = |id: u32| {
             chunks
                 .get(id as usize / CHUNK)
                 .and_then(|c| c.get(id as usize % CHUNK))
                 .map_or(0, |e| e.fp[0])
         };
-        self.tables
-            .get_mut(table_of(fp))?
-            .insert_unique(fp.hash64(), id, rehash);
+        self.tables.get_mut(table_of(fp))?.insert(fp.hash64(), id, rehash);
         Some(id)
     }
 
     /// Takes an entry out of the table. If it is pinned it stays as [`State::Dead`] until the last pin goes.
     pub(crate) fn remove(&mut self, id: Id) {
         let fp = self.fingerprint(id);
-        if let Some(t) = self.tables.get_mut(table_of(fp))
-            && let Ok(found) = t.find_entry(fp.hash64(), |&other| other == id)
-        {
-            found.remove();
+        if let Some(t) = self.tables.get_mut(table_of(fp)) {
+            t.remove(fp.hash64(), id);
         }
         if let Some(keys) = &mut self.keys {
             keys.remove(&id);
@@ -307,13 +327,13 @@ impl Index {
 
     /// Heap bytes held, and those of them that hold full keys.
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
-        let tables: usize = self.tables.iter().map(HashTable::allocation_size).sum();
+        let tables: usize = self.tables.iter().map(Table::memory_bytes).sum();
         let arena = self.chunks.len() * CHUNK * size_of::<Entry>() + self.free.capacity() * 4;
         let keys = self
             .keys
             .as_ref()
             .map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
-        (tables + TABLES * size_of::<HashTable<u32>>() + arena + keys, keys)
+        (tables + TABLES * size_of::<Table>() + arena + keys, keys)
     }
 }
 
