@@ -118,19 +118,18 @@ impl Core {
         }
     }
 
-    /// Pins `ids` for `req`, once each.
+    /// Pins `ids` for `req`, once each; about `expected` pins will come with and after them.
     pub(crate) fn pin_all_for(
         &mut self,
         req: RequestId,
-        ids: impl Iterator<Item = Id> + Clone,
+        mut ids: impl Iterator<Item = Id>,
         now: Instant,
+        expected: usize,
     ) {
-        let count = ids.clone().count();
-        if count == 0 {
-            return;
-        }
+        let Some(one) = ids.next() else { return };
+        self.pin_for(req, one, now);
         let lease = self.pins.lease(req, now);
-        lease.reserve(count);
+        lease.reserve(expected);
         let mut first = 0;
         for id in ids {
             if lease.add(id) {

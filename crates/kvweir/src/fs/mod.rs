@@ -216,13 +216,14 @@ impl FsTier {
     /// as a miss.
     pub fn lookup_prefix(&mut self, keys: &[Key], req: RequestId) -> usize {
         let s = &*self.shared;
+        let all = keys.len();
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let now = s.clock.now();
         let mut core = lock(&s.core);
         core.expire_leases(now, s.params.pin_ttl);
         let mut hits = 0;
-        for keys in keys.chunks(BATCH) {
+        for (keys, begun) in keys.chunks(BATCH).zip((0..).step_by(BATCH)) {
             for (fp, key) in fps.iter_mut().zip(keys) {
                 *fp = s.fingerprint(key);
             }
@@ -233,14 +234,14 @@ impl FsTier {
             core.index.find_ready(fps, ids);
             let found = ids.iter().map_while(|&id| id);
             let n = found.clone().count();
-            core.pin_all_for(req, found, now);
+            core.pin_all_for(req, found, now, all - begun);
             hits += n;
             if n < keys.len() {
                 break;
             }
         }
         core.stats.lookup_hits += hits as u64;
-        core.stats.lookup_misses += u64::from(hits < keys.len());
+        core.stats.lookup_misses += u64::from(hits < all);
         hits
     }
 
