@@ -118,6 +118,28 @@ impl Core {
         }
     }
 
+    /// Pins `ids` for `req`, once each; about `expected` pins will come with and after them.
+    pub(crate) fn pin_all_for(
+        &mut self,
+        req: RequestId,
+        mut ids: impl Iterator<Item = Id>,
+        now: Instant,
+        expected: usize,
+    ) {
+        let Some(one) = ids.next() else { return };
+        self.pin_for(req, one, now);
+        let lease = self.pins.lease(req, now);
+        lease.reserve(expected);
+        let mut first = 0;
+        for id in ids {
+            if lease.add(id) {
+                first += u64::from(self.index.pin(id));
+            }
+        }
+        self.stats.pinned_blocks += first;
+        self.stats.pinned_peak = self.stats.pinned_peak.max(self.stats.pinned_blocks);
+    }
+
     /// Pins `id` for a job: takes the pin of its request over, or adds one.
     pub(crate) fn pin_for_job(&mut self, req: RequestId, id: Id) {
         if !self.pins.take(req, id) {

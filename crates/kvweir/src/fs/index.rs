@@ -1,22 +1,29 @@
 //! The in-memory index of a root: a fingerprint finds a 32-byte entry through one of 1024 small hash tables of
-//! 4-byte ids, so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
+//! ids ([`Table`]), so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
 //! Full keys are not kept (files name them, trailers prove them) unless events need them.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
-use super::layout::{Fan, Leaf};
+use super::{
+    layout::{Fan, Leaf},
+    table::Table,
+};
 use crate::{
     block::{Fingerprint, Key},
     evict::Id,
+    io::{PAGE, PageBuffer, round_up},
 };
 
-/// Entries in one chunk of the arena.
-const CHUNK: usize = 1024;
+/// Bytes of an entry.
+const ENTRY: usize = 32;
+/// Entries in one chunk of the arena: what a huge page holds.
+const CHUNK: usize = (2 << 20) / ENTRY;
 /// Hash tables that share the load.
 const TABLES: usize = 1024;
+/// Lookups whose memory accesses overlap.
+pub(crate) const BATCH: usize = 64;
 /// Bytes in one unit of [`Entry`] cost.
 pub(crate) const COST_UNIT: u64 = 512;
 /// Shelves that an entry can name.
@@ -47,7 +54,7 @@ pub(crate) struct Shelf {
     pub(crate) leaf: Leaf,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Entry {
     fp: [u64; 2],
     /// 12 bits shelf, 20 bits fan.
@@ -60,14 +67,44 @@ struct Entry {
     written_at: u32,
 }
 
+impl Entry {
+    #[inline]
+    fn read(bytes: &[u8; ENTRY]) -> Self {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>);
+            bytes.map_or(0, |b| u32::from_le_bytes(*b))
+        };
+        let long = |at: usize| u64::from(word(at + 4)) << 32 | u64::from(word(at));
+        Self {
+            fp: [long(0), long(8)],
+            place: word(16),
+            meta: word(20),
+            cost: word(24),
+            written_at: word(28),
+        }
+    }
+
+    #[inline]
+    fn write(&self, to: &mut [u8; ENTRY]) {
+        let [low, high] = self.fp;
+        let long = u128::from(high) << 64 | u128::from(low);
+        let rest = [self.place, self.meta, self.cost, self.written_at];
+        let (first, second) = to.split_at_mut(16);
+        first.copy_from_slice(&long.to_le_bytes());
+        for (to, word) in second.chunks_exact_mut(4).zip(rest) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+}
+
 const PINS: u32 = (1 << 24) - 1;
 const TRAILER: u32 = 1 << 31;
 
 /// The index. All calls are O(1).
 #[derive(Debug)]
 pub(crate) struct Index {
-    tables: Vec<HashTable<u32>>,
-    chunks: Vec<Box<[Entry]>>,
+    tables: Vec<Table>,
+    chunks: Vec<PageBuffer>,
     free: Vec<u32>,
     used: u32,
     shelves: Vec<Shelf>,
@@ -79,7 +116,7 @@ impl Index {
     /// An empty index; with `keep_keys` it also remembers full keys.
     pub(crate) fn new(keep_keys: bool) -> Self {
         Self {
-            tables: (0..TABLES).map(|_| HashTable::new()).collect(),
+            tables: (0..TABLES).map(|_| Table::default()).collect(),
             chunks: Vec::new(),
             free: Vec::new(),
             used: 0,
@@ -89,20 +126,27 @@ impl Index {
         }
     }
 
-    fn entry(&self, id: Id) -> Option<&Entry> {
-        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
+    #[inline]
+    fn entry(&self, id: Id) -> Option<Entry> {
+        entry_of(&self.chunks, id)
     }
 
-    fn entry_mut(&mut self, id: Id) -> Option<&mut Entry> {
-        self.chunks
-            .get_mut(id as usize / CHUNK)?
-            .get_mut(id as usize % CHUNK)
+    /// Changes an entry; returns what `change` does.
+    #[inline]
+    fn update<R>(&mut self, id: Id, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let chunk = self.chunks.get_mut(id as usize / CHUNK)?;
+        let bytes = chunk.as_mut_slice().get_mut(id as usize % CHUNK * ENTRY..)?;
+        let bytes = bytes.first_chunk_mut::<ENTRY>()?;
+        let mut e = Entry::read(bytes);
+        let r = change(&mut e);
+        e.write(bytes);
+        Some(r)
     }
 
     /// Entries that are found by fingerprint.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.tables.iter().map(HashTable::len).sum()
+        self.tables.iter().map(Table::len).sum()
     }
 
     /// The entry of `fp`.
@@ -111,11 +155,31 @@ impl Index {
         let words = split(fp);
         self.tables
             .get(table_of(fp))?
-            .find(fp.hash64(), |&id| self.entry(id).is_some_and(|e| e.fp == words))
-            .copied()
+            .find(fp.hash64(), |id| self.entry(id).is_some_and(|e| e.fp == words))
     }
 
-    /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist.
+    /// The entries of `fps` that are [`State::Ready`], into `out`. Two rounds of memory accesses that do not wait
+    /// for each other: one over the tables, one over the entries.
+    pub(crate) fn find_ready(&self, fps: &[Fingerprint], out: &mut [Option<Id>]) {
+        let mut guesses = [Id::MAX; BATCH];
+        for (fps, out) in fps.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            for (guess, &fp) in guesses.iter_mut().zip(fps) {
+                *guess = self
+                    .tables
+                    .get(table_of(fp))
+                    .map_or(Id::MAX, |t| t.guess(fp.hash64()));
+            }
+            for ((out, &guess), &fp) in out.iter_mut().zip(&guesses).zip(fps) {
+                let known = match self.entry(guess) {
+                    Some(e) if e.fp == split(fp) => Some(guess),
+                    _ => self.find(fp),
+                };
+                *out = known.filter(|&id| self.state(id) == State::Ready);
+            }
+        }
+    }
+
+    /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist or memory is short.
     pub(crate) fn insert(
         &mut self,
         fp: Fingerprint,
@@ -132,47 +196,38 @@ impl Index {
                     return None;
                 }
                 if id as usize / CHUNK >= self.chunks.len() {
-                    let empty = Entry {
-                        fp: [0; 2],
-                        place: 0,
-                        meta: 0,
-                        cost: 0,
-                        written_at: 0,
+                    // a small tier should not take a huge page
+                    let bytes = CHUNK * ENTRY;
+                    let chunk = if self.chunks.is_empty() {
+                        PageBuffer::new(bytes)
+                    } else {
+                        PageBuffer::huge(bytes)
                     };
-                    self.chunks.push(vec![empty; CHUNK].into_boxed_slice());
+                    self.chunks.push(chunk.ok()?);
                 }
                 self.used += 1;
                 id
             }
         };
-        let e = self.entry_mut(id)?;
-        *e = Entry {
+        let new = Entry {
             fp: split(fp),
             place: u32::from(shelf) << 20 | fan.0 & 0xf_ffff,
             meta: (state as u32) << 24,
             cost: units(cost),
             written_at: 0,
         };
+        self.update(id, |e| *e = new)?;
         let chunks = &self.chunks;
-        let rehash = |&id: &u32| {
-            chunks
-                .get(id as usize / CHUNK)
-                .and_then(|c| c.get(id as usize % CHUNK))
-                .map_or(0, |e| e.fp[0])
-        };
-        self.tables
-            .get_mut(table_of(fp))?
-            .insert_unique(fp.hash64(), id, rehash);
+        let rehash = |id: u32| entry_of(chunks, id).map_or(0, |e| e.fp[0]);
+        self.tables.get_mut(table_of(fp))?.insert(fp.hash64(), id, rehash);
         Some(id)
     }
 
     /// Takes an entry out of the table. If it is pinned it stays as [`State::Dead`] until the last pin goes.
     pub(crate) fn remove(&mut self, id: Id) {
         let fp = self.fingerprint(id);
-        if let Some(t) = self.tables.get_mut(table_of(fp))
-            && let Ok(found) = t.find_entry(fp.hash64(), |&other| other == id)
-        {
-            found.remove();
+        if let Some(t) = self.tables.get_mut(table_of(fp)) {
+            t.remove(fp.hash64(), id);
         }
         if let Some(keys) = &mut self.keys {
             keys.remove(&id);
@@ -208,9 +263,9 @@ impl Index {
     }
 
     pub(crate) fn set_state(&mut self, id: Id, state: State) {
-        if let Some(e) = self.entry_mut(id) {
+        self.update(id, |e| {
             e.meta = (state as u32) << 24 | e.meta & (PINS | TRAILER);
-        }
+        });
     }
 
     /// Whether the entry's file is known to end in a trailer page: losing it is then proof of damage.
@@ -219,9 +274,9 @@ impl Index {
     }
 
     pub(crate) fn set_has_trailer(&mut self, id: Id, yes: bool) {
-        if let Some(e) = self.entry_mut(id) {
+        self.update(id, |e| {
             e.meta = if yes { e.meta | TRAILER } else { e.meta & !TRAILER };
-        }
+        });
     }
 
     pub(crate) fn pins(&self, id: Id) -> u32 {
@@ -230,22 +285,23 @@ impl Index {
 
     /// Adds a pin; returns whether it is the first.
     pub(crate) fn pin(&mut self, id: Id) -> bool {
-        self.entry_mut(id).is_some_and(|e| {
+        let first = self.update(id, |e| {
             debug_assert!(e.meta & PINS < PINS, "2^24 pins on one block");
             e.meta += 1;
             e.meta & PINS == 1
-        })
+        });
+        first.unwrap_or(false)
     }
 
     /// Takes a pin away; returns whether it was the last. A dead entry is freed with its last pin.
     pub(crate) fn unpin(&mut self, id: Id) -> bool {
-        let Some(e) = self.entry_mut(id) else { return false };
-        debug_assert!(e.meta & PINS > 0, "a pin was released twice");
-        if e.meta & PINS == 0 {
-            return false;
-        }
-        e.meta -= 1;
-        let last = e.meta & PINS == 0;
+        let last = self.update(id, |e| {
+            debug_assert!(e.meta & PINS > 0, "a pin was released twice");
+            let last = e.meta & PINS == 1;
+            e.meta -= u32::from(e.meta & PINS > 0);
+            last
+        });
+        let last = last.unwrap_or(false);
         if last && self.state(id) == State::Dead {
             self.release(id);
         }
@@ -258,9 +314,7 @@ impl Index {
     }
 
     pub(crate) fn set_cost(&mut self, id: Id, bytes: u64) {
-        if let Some(e) = self.entry_mut(id) {
-            e.cost = units(bytes);
-        }
+        self.update(id, |e| e.cost = units(bytes));
     }
 
     pub(crate) fn written_at(&self, id: Id) -> u64 {
@@ -268,9 +322,9 @@ impl Index {
     }
 
     pub(crate) fn set_written_at(&mut self, id: Id, unix_seconds: u64) {
-        if let Some(e) = self.entry_mut(id) {
+        self.update(id, |e| {
             e.written_at = u32::try_from(unix_seconds).unwrap_or(u32::MAX);
-        }
+        });
     }
 
     /// The number of `shelf`; `None` when 4096 others exist.
@@ -307,14 +361,26 @@ impl Index {
 
     /// Heap bytes held, and those of them that hold full keys.
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
-        let tables: usize = self.tables.iter().map(HashTable::allocation_size).sum();
-        let arena = self.chunks.len() * CHUNK * size_of::<Entry>() + self.free.capacity() * 4;
+        let tables: usize = self.tables.iter().map(Table::memory_bytes).sum();
+        // the pages of the first chunk come as they are used
+        let entries = match self.chunks.len() {
+            0 | 1 => round_up(u64::from(self.used) * ENTRY as u64, PAGE as u64) as usize,
+            n => n * CHUNK * ENTRY,
+        };
+        let arena = entries + self.free.capacity() * 4;
         let keys = self
             .keys
             .as_ref()
             .map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
-        (tables + TABLES * size_of::<HashTable<u32>>() + arena + keys, keys)
+        (tables + TABLES * size_of::<Table>() + arena + keys, keys)
     }
+}
+
+#[inline]
+fn entry_of(chunks: &[PageBuffer], id: Id) -> Option<Entry> {
+    let chunk = chunks.get(id as usize / CHUNK)?.as_slice();
+    let bytes = chunk.get(id as usize % CHUNK * ENTRY..)?;
+    bytes.first_chunk().map(Entry::read)
 }
 
 #[inline]
@@ -340,8 +406,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_32_bytes() {
-        assert_eq!(size_of::<Entry>(), 32);
+    fn an_entry_reads_back() {
+        let e = Entry {
+            fp: [1 << 63 | 2, 3 << 60 | 4],
+            place: 5 << 28,
+            meta: 6 << 28,
+            cost: 7 << 28,
+            written_at: 8 << 28,
+        };
+        let mut bytes = [0; ENTRY];
+        e.write(&mut bytes);
+        assert_eq!(Entry::read(&bytes), e);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | `settings.rs` | the settings and their checks |
 //! | `open.rs`, `walk.rs`, `lockfile.rs` | opening a root: ownership, survey, sweep, trim, identity |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
-//! | `core.rs`, `index.rs`, `pins.rs` | the state behind the one lock |
+//! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
@@ -14,6 +14,8 @@
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
+#[cfg(feature = "testing")]
+mod bench;
 mod core;
 mod dirs;
 mod index;
@@ -27,6 +29,7 @@ mod progress;
 mod settings;
 mod shared;
 mod store;
+mod table;
 mod trailer;
 mod walk;
 
@@ -40,6 +43,7 @@ use std::{
 pub use settings::{FsSettings, min_bound};
 
 use self::{
+    index::BATCH,
     load::LoadRun,
     lockfile::RootLock,
     open::{Opened, Parts},
@@ -48,7 +52,7 @@ use self::{
     store::StoreRun,
 };
 use crate::{
-    block::Key,
+    block::{Fingerprint, Key},
     clock::{Clock, SystemClock},
     error::{ErrorKind, Result},
     events::{Event, Locality, Medium},
@@ -212,19 +216,35 @@ impl FsTier {
     /// as a miss.
     pub fn lookup_prefix(&mut self, keys: &[Key], req: RequestId) -> usize {
         let s = &*self.shared;
+        let all = keys.len();
+        let mut fps = [Fingerprint(0); BATCH];
+        let mut ids = [None; BATCH];
         let now = s.clock.now();
         let mut core = lock(&s.core);
+        if core.closed {
+            return 0;
+        }
         core.expire_leases(now, s.params.pin_ttl);
         let mut hits = 0;
-        for key in keys {
-            let Some(id) = core.ready(s.fingerprint(key)).filter(|_| !core.closed) else {
+        for (keys, begun) in keys.chunks(BATCH).zip((0..).step_by(BATCH)) {
+            for (fp, key) in fps.iter_mut().zip(keys) {
+                *fp = s.fingerprint(key);
+            }
+            let (fps, ids) = (
+                fps.get(..keys.len()).unwrap_or_default(),
+                ids.get_mut(..keys.len()).unwrap_or_default(),
+            );
+            core.index.find_ready(fps, ids);
+            let found = ids.iter().map_while(|&id| id);
+            let n = found.clone().count();
+            core.pin_all_for(req, found, now, all - begun);
+            hits += n;
+            if n < keys.len() {
                 break;
-            };
-            core.pin_for(req, id, now);
-            hits += 1;
+            }
         }
         core.stats.lookup_hits += hits as u64;
-        core.stats.lookup_misses += u64::from(hits < keys.len());
+        core.stats.lookup_misses += u64::from(hits < all);
         hits
     }
 
@@ -269,29 +289,29 @@ impl Tier for FsTier {
 
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
         let s = &*self.shared;
-        let answer = {
+        {
             let now = s.clock.now();
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
             core.expire_leases(now, s.params.pin_ttl);
-            match core.ready(fp) {
-                // nothing can be loaded after a shutdown, and nobody would release the pin
-                _ if core.closed => Some(Lookup::Miss),
-                Some(id) => {
-                    core.pin_for(req, id, now);
-                    Some(Lookup::Hit)
-                }
-                // known, but being written, removed or found bad; or the index is the whole truth
-                None if s.params.bounded || core.index.find(fp).is_some() => Some(Lookup::Miss),
-                None => None,
+            // nothing can be loaded after a shutdown, and nobody would release the pin
+            if let Some(id) = core.ready(fp).filter(|_| !core.closed) {
+                core.pin_for(req, id, now);
+                core.stats.lookup_hits += 1;
+                return Lookup::Hit;
             }
-        };
-        let answer = answer.unwrap_or_else(|| self.probe(key));
-        let mut core = lock(&s.core);
+            // known, but being written, removed or found bad; or the index is the whole truth
+            if s.params.bounded || core.closed || core.index.find(fp).is_some() {
+                core.stats.lookup_misses += 1;
+                return Lookup::Miss;
+            }
+        }
+        let answer = self.probe(key);
+        let stats = &mut lock(&s.core).stats;
         match answer {
-            Lookup::Hit => core.stats.lookup_hits += 1,
-            Lookup::Miss => core.stats.lookup_misses += 1,
-            Lookup::Retry => core.stats.lookup_retries += 1,
+            Lookup::Hit => stats.lookup_hits += 1,
+            Lookup::Miss => stats.lookup_misses += 1,
+            Lookup::Retry => stats.lookup_retries += 1,
         }
         answer
     }

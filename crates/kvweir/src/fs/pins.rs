@@ -10,10 +10,23 @@ use foldhash::fast::FixedState;
 
 use crate::{clock::Instant, evict::Id, tier::RequestId};
 
+/// What one request pins.
 #[derive(Debug)]
-struct Lease {
+pub(crate) struct Lease {
     ids: HashSet<Id, FixedState>,
     since: Instant,
+}
+
+impl Lease {
+    /// Prepares for `n` more.
+    pub(crate) fn reserve(&mut self, n: usize) {
+        self.ids.reserve(n);
+    }
+
+    /// Notes a pin on `id`; returns whether that is new.
+    pub(crate) fn add(&mut self, id: Id) -> bool {
+        self.ids.insert(id)
+    }
 }
 
 /// Pins by request.
@@ -24,16 +37,20 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Notes that `req` pins `id`; returns whether that is new.
-    pub(crate) fn add(&mut self, req: RequestId, id: Id, now: Instant) -> bool {
-        let lease = self.leases.entry(req).or_insert_with(|| {
+    /// The lease of `req`, made if need be.
+    pub(crate) fn lease(&mut self, req: RequestId, now: Instant) -> &mut Lease {
+        self.leases.entry(req).or_insert_with(|| {
             self.by_age.push_back((now, req));
             Lease {
                 ids: HashSet::default(),
                 since: now,
             }
-        });
-        lease.ids.insert(id)
+        })
+    }
+
+    /// Notes that `req` pins `id`; returns whether that is new.
+    pub(crate) fn add(&mut self, req: RequestId, id: Id, now: Instant) -> bool {
+        self.lease(req, now).add(id)
     }
 
     /// Takes the pin of `req` on `id` over; returns whether there was one.

@@ -74,6 +74,14 @@ impl PageBuffer {
         Mapping::new(len, false).map(Self)
     }
 
+    /// As [`new`](Self::new), asking for huge pages: for memory that is accessed here and there.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn huge(len: usize) -> Result<Self> {
+        Mapping::new(len, true).map(Self)
+    }
+
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is `len` initialised bytes, owned by `self` and borrowed with it.

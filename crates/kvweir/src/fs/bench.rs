@@ -1,0 +1,42 @@
+//! For benches (feature `testing`): blocks that the index knows and that have no files, so that lookups can be
+//! measured at sizes no test disk holds. Evicting or loading one finds its file gone; nothing else differs.
+
+use super::{
+    FsTier,
+    core::weight,
+    index::{Shelf, State},
+    layout::Location,
+};
+use crate::{block::Key, evict::RequestTag, sync::lock};
+
+impl FsTier {
+    /// Makes the index believe that `keys` are resident, `bytes` bytes each; returns how many were added.
+    pub fn add_phantoms(&mut self, keys: impl IntoIterator<Item = Key>, bytes: u64) -> u64 {
+        let s = &*self.shared;
+        let mut added = 0;
+        for key in keys {
+            let (fp, at) = (s.fingerprint(&key), Location::of(&key));
+            let mut core = lock(&s.core);
+            if core.index.find(fp).is_some() {
+                continue;
+            }
+            let shelf = core.index.shelf_id(Shelf {
+                namespace: 0,
+                leaf: at.leaf,
+            });
+            let Some(id) = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Ready, bytes)) else {
+                continue;
+            };
+            core.index.set_has_trailer(id, true);
+            core.budget.add_resident(bytes);
+            let w = u32::try_from(weight(bytes)).unwrap_or(u32::MAX);
+            core.policy.insert(id, fp, w, RequestTag::NONE);
+            core.stats.blocks += 1;
+            drop(core);
+            s.dirs.found_file(0, at.fan, at.leaf);
+            s.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
+            added += 1;
+        }
+        added
+    }
+}
