@@ -38,7 +38,7 @@ fn spread(threads: usize, n: u32, each: &(dyn Fn(u32, &mut PageBuffer) -> Result
 
 /// The big file of `bytes` bytes, made and preallocated before the clock starts.
 pub(crate) fn big_file(path: &Path, bytes: u64) -> Result<Box<dyn DiskFile>> {
-    let f = OsDisk.open(path, OpenMode::CreateNew, true)?;
+    let f = OsDisk.open(path, OpenMode::ReadWrite, true)?;
     f.allocate(bytes).context("preallocate")?;
     Ok(f)
 }
