@@ -1,5 +1,6 @@
 //! Stores and loads of the file tier beside raw direct I/O of the same sizes, in interleaved rounds of one run, so
-//! that a noisy device is noisy for all. Loads read what was written in the same round.
+//! that a noisy device is noisy for all. Loads read what was written in the same round. Files are kept until the end:
+//! three times `--mib` for each round and size.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// Rounds.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
+    /// Give each file of the raw "file a block" a directory of its own, as the stock layout mostly does.
+    #[arg(long)]
+    own_dirs: bool,
     /// Seed of keys and contents.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -70,6 +74,8 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         "rounds    {} of {} MiB each; {} threads store, {} load, raw and tier alike\n",
         args.rounds, args.mib, pool.store_threads, pool.threads
     ));
+    // removed at the end only: ext4 looks long for an inode while many were freed a moment ago
+    let mut kept = Vec::new();
     for &kib in &args.block_kib {
         let block = usize::try_from(kib * 1024)?;
         let slots = u32::try_from((args.mib << 20) / block as u64)?;
@@ -88,9 +94,11 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
                 pool,
                 seed,
                 order: round,
+                own_dirs: args.own_dirs,
             }
             .run(&mut times)
             .with_context(|| format!("{kib} KiB, round {round}"))?;
+            kept.push(temp);
         }
         print_table(kib, (u64::from(slots) * block as u64) as f64, times);
     }
@@ -137,6 +145,7 @@ struct Round<'a> {
     pool: PoolSize,
     seed: u64,
     order: u64,
+    own_dirs: bool,
 }
 
 impl Round<'_> {
@@ -156,7 +165,7 @@ impl Round<'_> {
             let who = (turn + self.order) % 3;
             let spent = self.time(|| match who {
                 0 => raw::write_big(&*big, region, stores),
-                1 => raw::write_files(&files, region, stores),
+                1 => raw::write_files(&files, region, stores, self.own_dirs),
                 _ => self.store(&mut tier, &keys, &bell),
             })?;
             push(times, who, spent);
@@ -174,7 +183,7 @@ impl Round<'_> {
             }
             let spent = self.time(|| match who {
                 3 => raw::read_big(&*big, region, loads),
-                4 => raw::read_files(&files, region, loads),
+                4 => raw::read_files(&files, region, loads, self.own_dirs),
                 _ => self.load(&mut tier, &keys, &bell),
             })?;
             push(times, who, spent);

@@ -38,7 +38,7 @@ fn spread(threads: usize, n: u32, each: &(dyn Fn(u32, &mut PageBuffer) -> Result
 
 /// The big file of `bytes` bytes, made and preallocated before the clock starts.
 pub(crate) fn big_file(path: &Path, bytes: u64) -> Result<Box<dyn DiskFile>> {
-    let f = OsDisk.open(path, OpenMode::CreateNew, true)?;
+    let f = OsDisk.open(path, OpenMode::ReadWrite, true)?;
     f.allocate(bytes).context("preallocate")?;
     Ok(f)
 }
@@ -75,15 +75,25 @@ pub(crate) fn make_dirs(dir: &Path) -> io::Result<()> {
     (0..DIRS).try_for_each(|d| OsDisk.create_dir(&dir.join(format!("{d:02x}"))))
 }
 
-fn path(dir: &Path, i: u32) -> PathBuf {
-    dir.join(format!("{:02x}/{i:08x}.bin", i % DIRS))
+/// Where block `i` goes; with `own_dir`, into a directory of its own, as nearly all blocks of the stock layout.
+fn path(dir: &Path, i: u32, own_dir: bool) -> PathBuf {
+    let dir = dir.join(format!("{:02x}", i % DIRS));
+    let dir = if own_dir {
+        dir.join(format!("{i:x}_g0"))
+    } else {
+        dir
+    };
+    dir.join(format!("{i:08x}.bin"))
 }
 
 /// Writes every slot into a file of its own, under a temporary name, and renames it.
-pub(crate) fn write_files(dir: &Path, region: &Region, threads: usize) -> Result<()> {
+pub(crate) fn write_files(dir: &Path, region: &Region, threads: usize, own_dir: bool) -> Result<()> {
     spread(threads, region.num_slots(), &|i, page| {
         let slot = region.read(i)?;
-        let to = path(dir, i);
+        let to = path(dir, i, own_dir);
+        if let Some(own) = to.parent().filter(|_| own_dir) {
+            OsDisk.create_dir(own)?;
+        }
         let temp = to.with_extension("tmp");
         let f = OsDisk.open(&temp, OpenMode::CreateNew, true)?;
         write_full(&*f, &slot, page.as_slice())?;
@@ -92,10 +102,10 @@ pub(crate) fn write_files(dir: &Path, region: &Region, threads: usize) -> Result
 }
 
 /// Reads back what [`write_files`] wrote.
-pub(crate) fn read_files(dir: &Path, region: &Region, threads: usize) -> Result<()> {
+pub(crate) fn read_files(dir: &Path, region: &Region, threads: usize, own_dir: bool) -> Result<()> {
     spread(threads, region.num_slots(), &|i, page| {
         let mut slot = region.write(i)?;
-        let f = OsDisk.open(&path(dir, i), OpenMode::Read, true)?;
+        let f = OsDisk.open(&path(dir, i, own_dir), OpenMode::Read, true)?;
         let n = read_full(&*f, &mut slot, page.as_mut_slice())?;
         anyhow::ensure!(n == region.block_len() + PAGE, "short file");
         Ok(())

@@ -1,6 +1,18 @@
 //! Numbers of a tier, read in O(1), and their names.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | [`TierStats`] and the reasons it counts by |
+//! | `table.rs` | [`METRICS`]: name, unit and meaning of every metric, once |
+//! | `prometheus.rs` | [`encode`]: the table as text |
+
+mod prometheus;
+mod table;
 
 use std::time::Duration;
+
+pub use prometheus::encode;
+pub use table::{Kind, METRICS, Metric, Sample, Snapshot, Unit, Value};
 
 /// Why a block was evicted or a file removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

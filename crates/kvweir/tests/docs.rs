@@ -1,0 +1,192 @@
+//! The tables of `docs/operating.md` say what the code says. `KVWEIR_UPDATE_DOCS=1` writes them instead.
+
+use std::{fmt::Write as _, path::PathBuf};
+
+use kvweir::{
+    fs::FsSettings,
+    metrics::{Kind, METRICS},
+    pressure::PressureSettings,
+};
+
+/// Compares what lies between the markers `name` with `table`, or replaces it.
+fn check(text: &mut String, name: &str, table: &str) -> bool {
+    let (begin, end) = (format!("<!-- {name}:begin -->\n"), format!("<!-- {name}:end -->"));
+    let from = text.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
+    let to = from + text[from..].find(&end).unwrap_or_else(|| panic!("no {end}"));
+    let same = &text[from..to] == table;
+    text.replace_range(from..to, table);
+    same
+}
+
+fn metrics() -> String {
+    let mut t = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for m in METRICS {
+        let labels = m.labels.join("`, `");
+        let kind = if m.kind == Kind::Counter {
+            "counter"
+        } else {
+            "gauge"
+        };
+        let _ = writeln!(t, "| `{}` | {kind} | `{labels}` | {} |", m.name, m.help);
+    }
+    t
+}
+
+fn settings<'a>(rows: impl IntoIterator<Item = (&'a str, String, &'a str)>) -> String {
+    let mut t = "| setting | default | meaning |\n|---|---|---|\n".to_owned();
+    for (name, default, meaning) in rows {
+        let _ = writeln!(t, "| `{name}` | {default} | {meaning} |");
+    }
+    t
+}
+
+/// Every field by name: a new one does not compile until it has a row.
+fn fs_settings() -> String {
+    let FsSettings {
+        root: _,
+        max_bytes,
+        policy,
+        pool,
+        verify,
+        events,
+        locality,
+        pin_ttl,
+        miss_ttl,
+        direct,
+    } = FsSettings::new("/");
+    let max = max_bytes.map_or("none".into(), |n| n.to_string());
+    let _ = pool; // depends on the machine
+    settings([
+        (
+            "root",
+            "(required)".into(),
+            "the directory; its parent must exist",
+        ),
+        (
+            "max_bytes",
+            max,
+            "bound on all that lies below `root`; none: unbounded and shared",
+        ),
+        ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
+        (
+            "pool",
+            "by usable CPUs".into(),
+            "worker threads, how many of them may store, length of the queues",
+        ),
+        ("verify", verify.to_string(), "compare payload checksums on load"),
+        ("events", events.to_string(), "record residency events"),
+        (
+            "locality",
+            <&str>::from(locality).to_owned(),
+            "`LOCAL` or `REMOTE`",
+        ),
+        (
+            "pin_ttl",
+            format!("{pin_ttl:?}"),
+            "a request not finished for so long loses its pins",
+        ),
+        (
+            "miss_ttl",
+            format!("{miss_ttl:?}"),
+            "a missing key is not looked for again for so long",
+        ),
+        (
+            "direct",
+            direct.to_string(),
+            "bypass the page cache where possible",
+        ),
+    ])
+}
+
+fn pressure_settings() -> String {
+    let PressureSettings {
+        high_water_s,
+        low_water_s,
+        alpha,
+        warmup_completions,
+        decay_half_life_s,
+        cooldown_s,
+        failure_threshold,
+        policy,
+        ramp_factor,
+        max_inflight_bytes,
+    } = PressureSettings::default();
+    let none = |n: Option<u64>| n.map_or("none".into(), |n| n.to_string());
+    let policy = serde_json::to_value(policy).unwrap();
+    settings([
+        (
+            "high_water_s",
+            high_water_s.to_string(),
+            "an EMA above it sets pressure; seconds a MiB",
+        ),
+        (
+            "low_water_s",
+            low_water_s.to_string(),
+            "an EMA below it clears pressure; at most `high_water_s`",
+        ),
+        (
+            "alpha",
+            alpha.to_string(),
+            "weight of the newest completion, in (0, 1]",
+        ),
+        (
+            "warmup_completions",
+            warmup_completions.to_string(),
+            "so many first completions only collect; their mean starts the EMA",
+        ),
+        (
+            "decay_half_life_s",
+            decay_half_life_s.to_string(),
+            "under pressure the EMA halves in so many seconds of silence; 0 disables",
+        ),
+        (
+            "cooldown_s",
+            cooldown_s.to_string(),
+            "after pressure every second store is dropped for so many seconds; 0 disables",
+        ),
+        (
+            "failure_threshold",
+            none(failure_threshold.map(u64::from)),
+            "so many failed stores in a row mean pressure",
+        ),
+        (
+            "policy",
+            policy.as_str().unwrap().to_owned(),
+            "`throttled_drop`: a share that grows with the pressure; `drop`: every store",
+        ),
+        (
+            "ramp_factor",
+            ramp_factor.to_string(),
+            "everything is dropped so many high marks above the high mark",
+        ),
+        (
+            "max_inflight_bytes",
+            none(max_inflight_bytes),
+            "most bytes submitted and not completed",
+        ),
+    ])
+}
+
+#[test]
+fn the_tables_of_the_manual_are_those_of_the_code() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    let tables = [
+        ("metrics", metrics()),
+        ("fs-settings", fs_settings()),
+        ("pressure-settings", pressure_settings()),
+    ];
+    let wrong: Vec<_> = tables
+        .iter()
+        .filter(|(name, table)| !check(&mut text, name, table))
+        .map(|(name, _)| *name)
+        .collect();
+    if std::env::var_os("KVWEIR_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    } else {
+        assert!(
+            wrong.is_empty(),
+            "docs/operating.md differs in {wrong:?}; run with KVWEIR_UPDATE_DOCS=1"
+        );
+    }
+}
