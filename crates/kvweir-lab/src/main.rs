@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `index.rs` | lookups in nanoseconds a key, index bytes a block |
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
+//! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs` | opening a root far above its bound |
 //! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
 
@@ -11,6 +12,7 @@ mod disk;
 mod env;
 mod index;
 mod keys;
+mod manager;
 mod print;
 mod raw;
 mod trim;
@@ -32,6 +34,8 @@ enum Command {
     Index(index::Args),
     /// Stores and loads against raw I/O of the same sizes, in interleaved rounds.
     Disk(disk::Args),
+    /// What the manager costs a block without I/O.
+    Manager(manager::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
     Trim(trim::Args),
 }
@@ -41,6 +45,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Index(args) => index::run(&args, &*clock),
         Command::Disk(args) => disk::run(&args, &clock),
+        Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
     }
 }

@@ -211,7 +211,10 @@ fn a_failed_load_frees_its_slot_and_is_a_miss_and_the_rest_is_kept() {
     let (r, ks) = (w.begin(1), keys(1..5));
     w.store(r, &ks);
     w.drop_primary();
-    *lock(&w.tiers[0].0) = std::mem::replace(&mut *lock(&w.tiers[0].0), tier(1)).fail_next_loads(1);
+    {
+        let mut t = lock(&w.tiers[0].0);
+        *t = std::mem::replace(&mut *t, tier(1)).fail_next_loads(1);
+    }
     let r = w.begin(2);
     assert_eq!(w.resolve(r, &ks), 0, "the first block failed");
     assert_eq!(w.m.stats().failed_promotions, 1);
