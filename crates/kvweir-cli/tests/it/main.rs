@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod bound;
+#[cfg(test)]
 mod interrupt;
 #[cfg(test)]
 mod replay;
