@@ -308,13 +308,17 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
     })?;
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let touched = [
+    let mut touched = vec![
         root.clone(),
-        shared.own_dir().to_owned(),
         config_dir.clone(),
         config.clone(),
         root.join(super::lockfile::LOCK_FILE),
     ];
+    // one that is there was counted by the walk, and stores may make it grow meanwhile
+    let own_is_new = disk.stat(shared.own_dir()).is_err();
+    if own_is_new {
+        touched.push(shared.own_dir().to_owned());
+    }
     let measure = || {
         touched
             .iter()
@@ -338,10 +342,14 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
             Err(e) => Err(e),
         }
     })();
+    if own_is_new && let Ok(s) = disk.stat(shared.own_dir()) {
+        shared.dirs.found_top(0, s.allocated);
+    }
     {
+        let now = measure();
         let mut core = lock(&shared.core);
         core.budget.release(granted);
-        core.budget.change(before, measure());
+        core.budget.change(before, now);
     }
     done.map_err(|e| unusable(disk, root, e))
 }

@@ -101,7 +101,9 @@ impl Walk<'_> {
             if number > 0 {
                 namespaces.push(path.clone());
             }
-            survey.other_bytes += self.stat(&path)?.allocated;
+            let cost = self.stat(&path)?.allocated;
+            survey.other_bytes += cost;
+            dirs.found_top(number, cost);
             for (name, kind) in self.entries(&path)? {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
