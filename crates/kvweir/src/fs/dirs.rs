@@ -146,12 +146,14 @@ impl Dirs {
             Ok(())
         });
         if made.is_err() {
-            if high.leaf_cost(fan, leaf) == 0 {
-                let _ = disk.remove_dir(&path);
-            }
+            let cost = high.leaf_cost(fan, leaf);
             high.drop_file(fan, leaf);
-            if high.leaves.is_empty() && high.cost == 0 {
-                let _ = disk.remove_dir(&high_dir(root, fan.high()));
+            if gone(disk.remove_dir(&path)) {
+                change.set(cost, 0);
+                high.forget(fan, leaf);
+            }
+            if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+                change.set(high.cost, 0);
                 s.remove(&(ns, fan.high()));
             }
         }

@@ -42,7 +42,8 @@ use crate::{
 const TRIM_AT_ONCE: usize = 2000;
 /// Victims chosen under one hold of the lock.
 const TRIM_BATCH: u64 = 256;
-const CONFIG_FILE: &str = "config.json";
+/// What names a namespace's identity, in the directory of its configuration.
+pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// A root that is open.
 pub(crate) struct Opened {
@@ -221,7 +222,7 @@ fn fill(core: &mut Core, mut survey: Survey) {
             u32::try_from(weight(b.cost)).unwrap_or(u32::MAX),
             RequestTag::NONE,
         );
-        core.stats.blocks += 1;
+        core.stats.blocks += u64::from(!b.bad);
         core.stats.recovered_blocks += u64::from(!b.bad && b.namespace == 0);
     }
 }

@@ -110,7 +110,7 @@ fn table() -> Vec<(&'static str, Damage, bool)> {
     if rustix::process::geteuid().is_root() {
         println!("skipped: mode 000 (root reads everything)");
     } else {
-        let no_mode = |c: &Case| fs::set_permissions(&c.file, fs::Permissions::from_mode(0)).unwrap();
+        let no_mode = |c: &Case| fs::set_permissions(&c.file, fs::Permissions::from_mode(0o000)).unwrap();
         t.push(("mode 000", Box::new(no_mode), false));
     }
     t

@@ -373,7 +373,7 @@ pub fn keys_of_1_to_255_bytes(make: Make<'_>) {
             !c.holds(&k),
             "contract broken: Keys: {len} bytes: another key's block answers"
         );
-        store_all(&mut c, r, &[k.clone()]);
+        store_all(&mut c, r, std::slice::from_ref(&k));
         assert!(c.lookup(&k, r), "contract broken: Keys: {len} bytes: lost");
         assert!(
             c.load(r, &[k]).iter().all(|o| o.is_ok()),
