@@ -2,13 +2,17 @@
 //! (I2), what was a hit loads (I3), every job is reported once (I4), pins end at zero, the bound holds (I1).
 //! `KVWEIR_STRESS_SECONDS` sets the length, `KVWEIR_SEED` replays.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use kvweir::{
     Key,
     clock::{Clock, SystemClock},
     evict::PolicyKind,
     fs::{FsBuilder, FsSettings, min_bound},
+    io::{
+        OsDisk,
+        fault::{Fault, FaultDisk, Op, Rule},
+    },
     tier::{Direction, JobId, RequestId, Tier, conformance::key},
 };
 
@@ -108,4 +112,47 @@ fn clients_promote_and_evict_at_once() {
     for (clients, policy) in table {
         run(clients, policy, seed, seconds / table.len() as f64);
     }
+}
+
+#[test]
+fn faults_at_random_under_load_leave_a_true_account() {
+    let seed = env("KVWEIR_SEED", 5);
+    println!("faults at random: KVWEIR_SEED={seed}");
+    let (root, mut rng) = (Root::new(), Rng(seed));
+    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let bound = min_bound(LEN) + 40 * (FILE + 8192);
+    let b = FsBuilder::new(root.settings(bound), ns("model"), LEN).disk(Arc::new(disk.clone()));
+    let mut c = client(b);
+    let ops = [
+        Op::Open,
+        Op::Create,
+        Op::Read,
+        Op::Write,
+        Op::Rename,
+        Op::CreateDir,
+        Op::Stat,
+        Op::List,
+    ];
+    let errnos = [5, 13, 22, 24, 28, 110, 116];
+    for round in 0..60u64 {
+        for n in 0..4 {
+            let op = ops[rng.below(ops.len() as u64) as usize];
+            let fault = Fault::Errno(errnos[rng.below(errnos.len() as u64) as usize]);
+            disk.add(Rule::new(op, fault).after(rng.below(6)).times(1 + rng.below(4)));
+            let (req, at) = (RequestId(round * 4 + n), rng.below(120));
+            let keys: Vec<_> = (at..at + 4).map(key).collect();
+            let hits = keys.iter().take_while(|k| c.lookup(k, req)).count();
+            c.submit_store(RequestId(9999), &keys[hits..]);
+            c.submit_load(req, &keys[..hits]);
+            c.tier.on_request_finished(req, &keys);
+            let s = c.tier.stats();
+            assert!(s.resident_bytes + s.reserved_bytes <= bound, "{s:?}");
+        }
+        c.wait_all();
+        disk.heal();
+        assert_settled(&mut c, &root);
+    }
+    drop(c);
+    let mut c = root.open(bound);
+    assert_settled(&mut c, &root);
 }
