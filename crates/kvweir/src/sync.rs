@@ -20,6 +20,18 @@ pub(crate) fn wait_for<'a, T>(c: &Condvar, g: MutexGuard<'a, T>, timeout: Durati
         .0
 }
 
+/// Waits on `c` as long as `holds` says so, at most `timeout`.
+pub(crate) fn wait_while<'a, T>(
+    c: &Condvar,
+    g: MutexGuard<'a, T>,
+    timeout: Duration,
+    holds: impl FnMut(&mut T) -> bool,
+) -> MutexGuard<'a, T> {
+    c.wait_timeout_while(g, timeout, holds)
+        .unwrap_or_else(PoisonError::into_inner)
+        .0
+}
+
 /// Waits on `c`.
 pub(crate) fn wait<'a, T>(c: &Condvar, g: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     c.wait(g).unwrap_or_else(PoisonError::into_inner)

@@ -213,6 +213,7 @@ impl Core {
         let enough = self.policy.victims(weight(bytes), &view, &mut ids);
         if enough {
             for &id in &ids {
+                self.leave_ready(id);
                 self.index.set_state(id, State::Evicting);
                 self.stuck.remove(&id);
                 out.extend(self.victim(id));
@@ -226,8 +227,16 @@ impl Core {
     pub(crate) fn begin_removal(&mut self, id: Id) -> Option<Victim> {
         self.policy.remove(id);
         self.stuck.remove(&id);
+        self.leave_ready(id);
         self.index.set_state(id, State::Evicting);
         self.victim(id)
+    }
+
+    /// `id` cannot be loaded any more.
+    fn leave_ready(&mut self, id: Id) {
+        if self.index.state(id) == State::Ready {
+            self.stats.blocks = self.stats.blocks.saturating_sub(1);
+        }
     }
 
     fn victim(&self, id: Id) -> Option<Victim> {
@@ -250,7 +259,6 @@ impl Core {
         self.budget.remove_resident(cost);
         self.budget.change(dirs.before, dirs.now);
         self.stats.evicted(reason, cost);
-        self.stats.blocks = self.stats.blocks.saturating_sub(1);
         if let Some(k) = self.index.key(id).or(key) {
             self.events.removed(k);
         }
@@ -269,6 +277,8 @@ impl Core {
         if bad && let Some(k) = self.index.key(id) {
             self.events.removed(k);
         }
+        self.leave_ready(id);
+        self.stats.blocks += u64::from(!bad);
         self.index
             .set_state(id, if bad { State::Bad } else { State::Ready });
         let w = u32::try_from(weight(self.index.cost(id))).unwrap_or(u32::MAX);

@@ -15,7 +15,7 @@ use crate::{
 /// Locks that share the first-level directories.
 const STRIPES: u32 = 64;
 /// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
-const SMALL_DIR: u32 = 24;
+const SMALL_DIR: u32 = 8;
 
 /// First-level directories by namespace number and first three digits.
 type Stripe = Mutex<HashMap<(u16, u32), High, FixedState>>;
@@ -24,6 +24,8 @@ type Stripe = Mutex<HashMap<(u16, u32), High, FixedState>>;
 #[derive(Debug)]
 pub(crate) struct Dirs {
     stripes: Vec<Stripe>,
+    /// What the namespaces' own directories cost. They grow with the first-level directories in them.
+    tops: Mutex<HashMap<u16, u64, FixedState>>,
 }
 
 /// A first-level directory and its leaves.
@@ -58,12 +60,18 @@ impl Change {
         self.now += now;
         now
     }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.before += other.before;
+        self.now += other.now;
+    }
 }
 
 impl Dirs {
     pub(crate) fn new() -> Self {
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            tops: Mutex::default(),
         }
     }
 
@@ -90,7 +98,22 @@ impl Dirs {
         }
     }
 
-    /// Counts a file to be written into a leaf and makes the directories that are missing.
+    /// Notes the cost, already counted, of a namespace's own directory.
+    pub(crate) fn found_top(&self, ns: u16, bytes: u64) {
+        lock(&self.tops).insert(ns, bytes);
+    }
+
+    /// Reads the size of a namespace's own directory again, after a first-level directory came or went.
+    fn top_changed(&self, disk: &dyn Disk, root: &Path, ns: u16, change: &mut Change) {
+        let mut tops = lock(&self.tops);
+        if let Ok(Stat { allocated, .. }) = disk.stat(root) {
+            let top = tops.entry(ns).or_default();
+            *top = change.set(*top, allocated);
+        }
+    }
+
+    /// Counts a file to be written into a leaf and makes the directories that are missing. Where that fails, what
+    /// was made is removed again; the change of bytes holds either way.
     pub(crate) fn enter(
         &self,
         disk: &dyn Disk,
@@ -98,31 +121,43 @@ impl Dirs {
         ns: u16,
         fan: Fan,
         leaf: Leaf,
-    ) -> io::Result<Change> {
+    ) -> (Change, io::Result<()>) {
         let mut change = Change::default();
         let Some(stripe) = self.stripe(fan) else {
-            return Ok(change);
+            return (change, Ok(()));
         };
         let mut s = lock(stripe);
         let high = s.entry((ns, fan.high())).or_default();
         let l = high.leaf(fan, leaf);
         l.files += 1;
         if l.files > 1 {
-            return Ok(change);
+            return (change, Ok(()));
         }
         let path = leaf_dir(root, fan, leaf);
         let made = make_dir(disk, &path).and_then(|()| {
             let now = disk.stat(&path)?.allocated;
             high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), now));
             let now = disk.stat(&high_dir(root, fan.high()))?.allocated;
+            let is_new = high.cost == 0;
             high.cost = change.set(high.cost, now);
+            if is_new {
+                self.top_changed(disk, root, ns, &mut change);
+            }
             Ok(())
         });
-        if let Err(e) = made {
+        if made.is_err() {
+            let cost = high.leaf_cost(fan, leaf);
             high.drop_file(fan, leaf);
-            return Err(e);
+            if gone(disk.remove_dir(&path)) {
+                change.set(cost, 0);
+                high.forget(fan, leaf);
+            }
+            if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+                change.set(high.cost, 0);
+                s.remove(&(ns, fan.high()));
+            }
         }
-        Ok(change)
+        (change, made)
     }
 
     /// Reads the size of a leaf again where a new file may have made it grow.
@@ -160,6 +195,7 @@ impl Dirs {
         if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
             change.set(high.cost, 0);
             s.remove(&(ns, fan.high()));
+            self.top_changed(disk, root, ns, &mut change);
         }
         change
     }

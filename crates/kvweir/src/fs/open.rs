@@ -42,7 +42,8 @@ use crate::{
 const TRIM_AT_ONCE: usize = 2000;
 /// Victims chosen under one hold of the lock.
 const TRIM_BATCH: u64 = 256;
-const CONFIG_FILE: &str = "config.json";
+/// What names a namespace's identity, in the directory of its configuration.
+pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// A root that is open.
 pub(crate) struct Opened {
@@ -221,7 +222,7 @@ fn fill(core: &mut Core, mut survey: Survey) {
             u32::try_from(weight(b.cost)).unwrap_or(u32::MAX),
             RequestTag::NONE,
         );
-        core.stats.blocks += 1;
+        core.stats.blocks += u64::from(!b.bad);
         core.stats.recovered_blocks += u64::from(!b.bad && b.namespace == 0);
     }
 }
@@ -308,13 +309,17 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
     })?;
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let touched = [
+    let mut touched = vec![
         root.clone(),
-        shared.own_dir().to_owned(),
         config_dir.clone(),
         config.clone(),
         root.join(super::lockfile::LOCK_FILE),
     ];
+    // one that is there was counted by the walk, and stores may make it grow meanwhile
+    let own_is_new = disk.stat(shared.own_dir()).is_err();
+    if own_is_new {
+        touched.push(shared.own_dir().to_owned());
+    }
     let measure = || {
         touched
             .iter()
@@ -338,10 +343,14 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
             Err(e) => Err(e),
         }
     })();
+    if own_is_new && let Ok(s) = disk.stat(shared.own_dir()) {
+        shared.dirs.found_top(0, s.allocated);
+    }
     {
+        let now = measure();
         let mut core = lock(&shared.core);
         core.budget.release(granted);
-        core.budget.change(before, measure());
+        core.budget.change(before, now);
     }
     done.map_err(|e| unusable(disk, root, e))
 }

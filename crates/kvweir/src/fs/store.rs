@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    core::{Waiter, weight},
+    core::{Core, Waiter, weight},
     index::{Shelf, State},
     layout::{Location, temp_name},
     progress::Progress,
@@ -28,7 +28,7 @@ use crate::{
         pool::Work,
     },
     metrics::{EvictReason, RefuseReason},
-    sync::{lock, wait_for},
+    sync::{lock, wait_while},
     tier::{BlockOutcome, Direction, RequestId, StoreJob},
 };
 
@@ -106,13 +106,21 @@ impl StoreRun {
     fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {
         let (key, fp) = (self.keys.get(unit)?, *self.fps.get(unit)?);
         let at = Location::of(key);
-        let mut checked = false;
+        let (mut checked, mut replaced) = (false, false);
         let (id, granted) = loop {
             match self.begin(unit, fp, &at) {
                 Begin::Write { id, granted } => break (id, granted),
                 Begin::Joined => return None,
                 Begin::Refused(kind) => return Some(BlockOutcome::Failed(kind)),
-                Begin::Replace(id) => self.remove_if(id, State::Bad, EvictReason::Corrupt),
+                Begin::Replace(_) if replaced => {
+                    // it cannot be removed; trying for ever would cost this worker
+                    lock(&self.shared.core).stats.refused(RefuseReason::Io, 1);
+                    return Some(BlockOutcome::Failed(ErrorKind::Unavailable));
+                }
+                Begin::Replace(id) => {
+                    replaced = true;
+                    self.remove_if(id, State::Bad, EvictReason::Corrupt);
+                }
                 Begin::Present if checked || self.size_is_right(&at) => {
                     lock(&self.shared.core).stats.present_blocks += 1;
                     return Some(BlockOutcome::Present);
@@ -156,8 +164,11 @@ impl StoreRun {
                         return Begin::Joined;
                     }
                     State::Evicting => {
-                        core = wait_for(&s.settled, core, REMOVAL_PATIENCE);
-                        if core.index.find(fp) == Some(id) && core.index.state(id) == State::Evicting {
+                        let same = |c: &mut Core| {
+                            c.index.find(fp) == Some(id) && c.index.state(id) == State::Evicting
+                        };
+                        core = wait_while(&s.settled, core, REMOVAL_PATIENCE, same);
+                        if same(&mut core) {
                             core.stats.refused(RefuseReason::Io, 1);
                             return Begin::Refused(ErrorKind::Busy);
                         }
@@ -232,7 +243,17 @@ impl StoreRun {
         scratch: &mut PageBuffer,
     ) -> io::Result<Written> {
         let s = &*self.shared;
-        let mut change = s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf)?;
+        let enter = || s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf);
+        let (mut change, mut entered) = enter();
+        if matches!(&entered, Err(e) if classify(e) == IoClass::Full && self.evict_for_full_device(e)) {
+            let again = enter();
+            change.add(again.0);
+            entered = again.1;
+        }
+        if let Err(e) = entered {
+            lock(&s.core).budget.change(change.before, change.now);
+            return Err(e);
+        }
         self.progress.begin_io(s.clock.now());
         let page = scratch.as_mut_slice().first_chunk_mut::<TRAILER_BYTES>();
         let written = page
@@ -259,8 +280,7 @@ impl StoreRun {
             Ok(_) => s.dirs.grown(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
             Err(_) => s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf),
         };
-        change.before += more.before;
-        change.now += more.now;
+        change.add(more);
         match written {
             Ok(stat) => Ok(Written { stat, change }),
             Err(e) => {

@@ -16,6 +16,8 @@ use super::{
     layout::{
         Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf,
     },
+    lockfile::LOCK_FILE,
+    open::CONFIG_FILE,
     trailer::{TRAILER_BYTES, decode},
 };
 use crate::{
@@ -101,7 +103,9 @@ impl Walk<'_> {
             if number > 0 {
                 namespaces.push(path.clone());
             }
-            survey.other_bytes += self.stat(&path)?.allocated;
+            let cost = self.stat(&path)?.allocated;
+            survey.other_bytes += cost;
+            dirs.found_top(number, cost);
             for (name, kind) in self.entries(&path)? {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
@@ -250,7 +254,7 @@ impl Walk<'_> {
                     stack.extend(self.entries(&p)?.into_iter().map(|(name, _)| p.join(name)));
                 }
                 FileKind::File => {
-                    let own = p.file_name().is_some_and(|n| n == super::lockfile::LOCK_FILE);
+                    let own = p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);
                     out.foreign_files += u64::from(!own);
                     out.other_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
                 }

@@ -19,7 +19,7 @@ use std::{
 use super::PageBuffer;
 use crate::{
     error::{Error, ErrorKind, Result},
-    sync::{lock, wait, wait_for},
+    sync::{lock, wait, wait_while},
 };
 
 /// Which queue a job waits in, most urgent first.
@@ -223,10 +223,9 @@ impl Pool {
         lock(&self.shared.queues).stop = true;
         self.cancel_queued();
         self.shared.ready.notify_all();
-        let mut q = lock(&self.shared.queues);
-        if q.running > 0 {
-            q = wait_for(&self.shared.idle, q, patience);
-        }
+        let q = wait_while(&self.shared.idle, lock(&self.shared.queues), patience, |q| {
+            q.running > 0
+        });
         let ended = q.running == 0;
         drop(q);
         for w in self.workers.drain(..) {

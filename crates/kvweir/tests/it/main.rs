@@ -1,10 +1,18 @@
 //! Tests of the engine through its public face.
 
+#[cfg(test)]
 mod conformance;
+#[cfg(test)]
 mod fs_bound;
+#[cfg(test)]
 mod fs_events;
+#[cfg(test)]
 mod fs_faults;
+#[cfg(test)]
 mod fs_restart;
+#[cfg(test)]
 mod fs_truth;
+#[cfg(test)]
 mod stress;
+#[cfg(test)]
 mod support;

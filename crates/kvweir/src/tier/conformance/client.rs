@@ -251,12 +251,16 @@ impl<T: Tier + ?Sized> Client<T> {
 
     /// Waits for the report of `id`.
     pub fn wait(&mut self, id: JobId) -> Report {
-        for _ in 0..PATIENCE_MS {
+        for n in 0..PATIENCE_MS {
             self.collect();
-            if let Some(at) = self.reports.iter().position(|r| r.id == id) {
+            if let Some(at) = self.reports.iter().rposition(|r| r.id == id) {
                 return self.reports.swap_remove(at);
             }
-            pause();
+            if n < 100 {
+                std::thread::yield_now();
+            } else {
+                pause();
+            }
         }
         broken("Once (I4)", &format!("{id:?} is never reported"))
     }

@@ -1,4 +1,4 @@
-//! A bounded tier in memory, for tests and simulation. It honours the whole contract of [`Tier`] and can be told to
+//! A bounded tier in memory, for tests and simulation. It honours the whole contract of [`Tier`](super::Tier) and can be told to
 //! misbehave in the ways that a device does: late, held back, or failing loads.
 
 use std::{
@@ -6,16 +6,16 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    BlockOutcome, Direction, LoadJob, Lookup, Report, RequestId, StoreJob, StorePolicy, Tier, Verified,
-};
+use super::{BlockOutcome, Direction, LoadJob, Report, RequestId, StoreJob, StorePolicy, Verified};
 use crate::{
     block::{Fingerprint, Key},
     error::ErrorKind,
-    events::{Event, EventLog, Locality, Medium},
+    events::{EventLog, Locality, Medium},
     evict::{Id, Policy, PolicyKind, Residents},
     metrics::{EvictReason, RefuseReason, TierStats},
 };
+
+mod calls;
 
 #[derive(Debug)]
 struct Entry {
@@ -101,7 +101,7 @@ impl MemoryTier {
         }
     }
 
-    /// Jobs end at the next [`poll`](Tier::poll) instead of at submission.
+    /// Jobs end at the next [`poll`](super::Tier::poll) instead of at submission.
     #[must_use]
     pub fn deferred(mut self, deferred: bool) -> Self {
         self.deferred = deferred;
@@ -115,7 +115,7 @@ impl MemoryTier {
         self
     }
 
-    /// What [`on_new_request`](Tier::on_new_request) answers.
+    /// What [`on_new_request`](super::Tier::on_new_request) answers.
     #[must_use]
     pub fn store_policy(mut self, policy: StorePolicy) -> Self {
         self.policy_for_requests = policy;
@@ -297,112 +297,5 @@ impl MemoryTier {
             .into_iter()
             .flatten()
             .for_each(|id| self.unpin(id));
-    }
-}
-
-impl Tier for MemoryTier {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn medium(&self) -> Medium {
-        Medium::Storage
-    }
-
-    fn locality(&self) -> Locality {
-        Locality::Local
-    }
-
-    fn on_new_request(&mut self, _req: RequestId) -> StorePolicy {
-        self.policy_for_requests
-    }
-
-    fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
-        match self.index.get(key).copied().filter(|_| !self.closed) {
-            Some(id) => {
-                if self.pins.entry(req).or_default().insert(id) {
-                    self.pin(id);
-                }
-                self.stats.lookup_hits += 1;
-                Lookup::Hit
-            }
-            None => {
-                self.stats.lookup_misses += 1;
-                Lookup::Miss
-            }
-        }
-    }
-
-    fn submit_store(&mut self, job: StoreJob) {
-        if self.closed {
-            return self.run(Job::Store(job), Some(ErrorKind::Closed));
-        }
-        self.submit(Job::Store(job));
-    }
-
-    fn submit_load(&mut self, job: LoadJob) {
-        let mut ids = Vec::with_capacity(job.blocks.len());
-        for b in &job.blocks {
-            let id = self.index.get(&b.key).copied();
-            if let Some(id) = id
-                && !self.pins.get_mut(&job.req).is_some_and(|p| p.remove(&id))
-            {
-                self.pin(id);
-            }
-            ids.push(id);
-        }
-        if self.closed {
-            return self.run(Job::Load(job, ids), Some(ErrorKind::Closed));
-        }
-        self.submit(Job::Load(job, ids));
-    }
-
-    fn poll(&mut self, reports: &mut Vec<Report>) {
-        if !self.held {
-            self.run_queue();
-        }
-        reports.append(&mut self.done);
-    }
-
-    fn touch(&mut self, keys: &[Key], req: RequestId) {
-        for key in keys.iter().rev() {
-            if let Some(&id) = self.index.get(key) {
-                self.policy.access(id, req.tag());
-            }
-        }
-    }
-
-    fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {
-        self.end_request(req);
-        self.touch(keys, req);
-    }
-
-    fn take_events(&mut self, events: &mut Vec<Event>) {
-        self.events.take(events);
-    }
-
-    fn has_pending_work(&self) -> bool {
-        !self.queue.is_empty() || !self.done.is_empty()
-    }
-
-    fn drain(&mut self) {
-        self.cancel_queue();
-    }
-
-    fn shutdown(&mut self) {
-        self.closed = true;
-        self.cancel_queue();
-        for req in self.pins.keys().copied().collect::<Vec<_>>() {
-            self.end_request(req);
-        }
-    }
-
-    fn stats(&self) -> TierStats {
-        let blocks = self.index.len() as u64;
-        TierStats {
-            blocks,
-            queued_blocks: self.queue.len() as u64,
-            ..self.stats.clone()
-        }
     }
 }
