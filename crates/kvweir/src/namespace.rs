@@ -293,7 +293,7 @@ mod tests {
             Namespace::new(&id).unwrap().dir(),
             "harness_model_c5aa37a75b80_r0"
         );
-        assert_eq!(named("modèle").config_dir(), "modèle_9eb773ecea7c");
+        assert_eq!(named("mod\u{e8}le").config_dir(), "mod\u{e8}le_9eb773ecea7c");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The tables of `docs/operating.md` say what the code says. `KVWEIR_UPDATE_DOCS=1` writes them instead.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "all of it is a test")]
+
 use std::{fmt::Write as _, path::PathBuf};
 
 use kvweir::{

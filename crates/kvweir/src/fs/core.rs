@@ -301,6 +301,7 @@ impl Core {
             bound_bytes: self.budget.bound(),
             effective_bound_bytes: self.budget.effective(),
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
+            index_bytes: (self.index.memory_bytes().0 + self.policy.memory_bytes()) as u64,
             ..self.stats.clone()
         }
     }

@@ -193,12 +193,13 @@ impl fmt::Debug for FsTier {
 impl FsTier {
     /// Heap bytes of index, policy and directory table, and those of them that hold full keys for events.
     pub fn index_memory(&self) -> (usize, usize) {
-        let core = lock(&self.shared.core);
-        let (index, keys) = core.index.memory_bytes();
-        (
-            index + core.policy.memory_bytes() + self.shared.dirs.memory_bytes(),
-            keys,
-        )
+        let (index, policy, keys) = {
+            let core = lock(&self.shared.core);
+            let (index, keys) = core.index.memory_bytes();
+            (index, core.policy.memory_bytes(), keys)
+        };
+        // not under the core lock: a worker may hold a stripe across I/O
+        (index + policy + self.shared.dirs.memory_bytes(), keys)
     }
 
     /// Whether a trim begun at start still runs.

@@ -164,7 +164,7 @@ pub struct TierStats {
     pub oldest_age_seconds: u64,
     /// Units waiting for a worker.
     pub queued_blocks: u64,
-    /// Heap bytes of the index, policy and directory table.
+    /// Heap bytes of index and policy.
     pub index_bytes: u64,
 }
 

@@ -381,7 +381,7 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "kvweir_index_bytes",
-        help: "Memory of index, policy and directory table.",
+        help: "Memory of index and policy.",
         kind: Kind::Gauge,
         unit: Unit::Bytes,
         labels: &["tier"],
