@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod namespace;
 pub mod pressure;
 pub mod primary;
+pub mod size;
 pub mod sync;
 pub mod tier;
 

@@ -47,6 +47,7 @@ fn fs_settings() -> String {
     let FsSettings {
         root: _,
         max_bytes,
+        min_free_bytes,
         policy,
         pool,
         verify,
@@ -68,6 +69,11 @@ fn fs_settings() -> String {
             "max_bytes",
             max,
             "bound on all that lies below `root`; none: unbounded and shared",
+        ),
+        (
+            "min_free_bytes",
+            min_free_bytes.map_or("none".into(), |n| n.to_string()),
+            "bytes of the file system to leave free, whoever fills it",
         ),
         ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
         (

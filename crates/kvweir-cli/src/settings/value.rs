@@ -1,54 +1,7 @@
 //! Text into values: sizes, numbers, switches, words.
 
-use bytesize::Unit;
-
-/// Reads a size: plain bytes or a number with a unit. Never saturates, never rounds to nothing.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    const FORMS: &str = "is not a size: write 65536, 64KiB, 1.5GiB or 500MB";
-    let text = text.trim();
-    if text.starts_with('-') {
-        return Err(String::from("is negative"));
-    }
-    let digits = text.len()
-        - text
-            .trim_start_matches(|c: char| c.is_ascii_digit() || c == '.')
-            .len();
-    let (number, unit) = text.split_at(digits);
-    let unit = unit.trim_start();
-    if !number.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(String::from(FORMS));
-    }
-    let factor = match unit {
-        "" if number.contains('.') => return Err(String::from("is a fraction without a unit")),
-        "" => 1,
-        _ => unit.parse::<Unit>().map_err(|_e| String::from(FORMS))? * 1_u64,
-    };
-    let bytes = match number.parse::<u64>() {
-        Ok(n) => n.checked_mul(factor),
-        Err(_) if !number.contains('.') => None,
-        Err(_) => {
-            let bytes = number.parse::<f64>().map_err(|_e| String::from(FORMS))? * factor as f64;
-            (bytes < 2_f64.powi(64)).then_some(bytes as u64)
-        }
-    };
-    match bytes {
-        Some(0) if number.contains(|c: char| c.is_ascii_digit() && c != '0') => {
-            Err(String::from("is less than one byte"))
-        }
-        Some(bytes) => Ok(bytes),
-        None => Err(String::from("is too large: sizes end at 2^64 - 1 bytes")),
-    }
-}
-
-/// Writes a size so that [`size`] reads the same number back.
-pub(crate) fn show_size(bytes: u64) -> String {
-    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if bytes != 0 && bytes.trailing_zeros() >= shift {
-            return format!("{}{unit}", bytes >> shift);
-        }
-    }
-    bytes.to_string()
-}
+/// Reads a size.
+pub(crate) use kvweir::size::{parse as size, show as show_size};
 
 /// Reads a whole number.
 pub(crate) fn count(text: &str) -> Result<u64, String> {

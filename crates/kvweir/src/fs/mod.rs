@@ -66,6 +66,8 @@ use crate::{
     tier::{LoadJob, Lookup, Report, RequestId, StoreJob, Tier},
 };
 
+/// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait at shutdown for I/O that already runs.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -387,7 +389,7 @@ impl Tier for FsTier {
     }
 
     fn drain(&mut self) {
-        self.pool.drain();
+        self.pool.drain(DRAIN_PATIENCE);
     }
 
     fn shutdown(&mut self) {

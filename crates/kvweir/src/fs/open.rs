@@ -123,6 +123,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         block_len,
         verify: settings.verify,
         bounded,
+        min_free: settings.min_free_bytes,
         locality: settings.locality,
         pin_ttl: settings.pin_ttl,
         miss_ttl: settings.miss_ttl,
@@ -146,6 +147,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         stop: AtomicBool::new(false),
         temp_counter: AtomicU64::new(first_temp),
         probes: Mutex::default(),
+        free: Mutex::new(None),
     });
     let trimmer = trim_or_spawn(&shared, root_lock.as_ref())?;
     {

@@ -29,6 +29,9 @@ pub struct FsSettings {
     /// The bound, in bytes, on all that lies below `root` (I1). `None`: unbounded; the directory may be shared with
     /// other writers, and unknown keys are looked for on disk.
     pub max_bytes: Option<u64>,
+    /// Bytes of the file system to leave free, whoever fills it: below this floor blocks are evicted to store others,
+    /// and where that does not help stores are refused. `None`: no floor.
+    pub min_free_bytes: Option<u64>,
     /// Which block is evicted first.
     pub policy: PolicyKind,
     /// Worker threads.
@@ -53,6 +56,7 @@ impl FsSettings {
         Self {
             root: root.into(),
             max_bytes: None,
+            min_free_bytes: None,
             policy: PolicyKind::Lru,
             pool: PoolSize::default(),
             verify: true,

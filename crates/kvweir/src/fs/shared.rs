@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
-    clock::Clock,
+    clock::{Clock, Instant},
     error::ErrorKind,
     events::Locality,
     io::{Disk, round_up},
@@ -34,6 +34,8 @@ use crate::{
 /// File system blocks reserved for each write beside the file itself: directories made or grown (at most four) and
 /// extent blocks of a fragmented file.
 const SLACK_BLOCKS: u64 = 8;
+/// How old an answer about free space may be.
+const FREE_FRESH_FOR: Duration = Duration::from_millis(50);
 /// How long the bound stays lowered after the device ran full.
 const LOWERED_FOR: Duration = Duration::from_secs(30);
 
@@ -45,6 +47,8 @@ pub(crate) struct Params {
     pub(crate) block_len: usize,
     pub(crate) verify: bool,
     pub(crate) bounded: bool,
+    /// Bytes of the file system to leave free.
+    pub(crate) min_free: Option<u64>,
     pub(crate) locality: Locality,
     pub(crate) pin_ttl: Duration,
     pub(crate) miss_ttl: Duration,
@@ -72,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    /// When the file system was last asked for its free bytes, and what it said less what was reserved since.
+    pub(crate) free: Mutex<Option<(Instant, u64)>>,
 }
 
 impl fmt::Debug for Shared {
@@ -133,6 +139,7 @@ impl Shared {
     /// Reserves `bytes`, evicting oldest unpinned blocks as needed: all of it, or none and the reason. Never waits
     /// for anybody. Each file that cannot be removed is tried once and then left alone for a while.
     pub(crate) fn make_room(&self, bytes: u64, reason: EvictReason) -> Result<u64, NoRoom> {
+        self.keep_floor(bytes)?;
         let mut granted = 0;
         let mut victims = Vec::new();
         loop {
@@ -172,6 +179,54 @@ impl Shared {
             }
             self.settled.notify_all();
         }
+    }
+
+    /// Keeps the file system's free bytes above the floor: evicts what is missing, else refuses.
+    fn keep_floor(&self, bytes: u64) -> Result<(), NoRoom> {
+        let Some(floor) = self.params.min_free else {
+            return Ok(());
+        };
+        let missing = (floor + bytes).saturating_sub(self.free_bytes(bytes, false));
+        if missing == 0 {
+            return Ok(());
+        }
+        let mut victims = Vec::new();
+        lock(&self.core).choose_victims(missing, self.clock.now(), &mut victims);
+        for v in &victims {
+            self.remove_victim(v, EvictReason::NoSpace, false);
+        }
+        if self.free_bytes(bytes, true) < floor + bytes {
+            return Err(NoRoom(RefuseReason::NoSpace));
+        }
+        Ok(())
+    }
+
+    /// Free bytes of the file system before `bytes` more are written: asked for at most every 50 ms, and reduced by
+    /// what was let through since, unless `fresh`.
+    fn free_bytes(&self, bytes: u64, fresh: bool) -> u64 {
+        let now = self.clock.now();
+        let mut known = lock(&self.free);
+        let free = match *known {
+            Some((at, free)) if !fresh && now.since(at) < FREE_FRESH_FOR => free,
+            _ => {
+                drop(known);
+                let free = self
+                    .disk
+                    .space(&self.params.root)
+                    .map_or(u64::MAX, |s| s.available);
+                known = lock(&self.free);
+                free
+            }
+        };
+        let at = known.map_or(now, |(at, _)| {
+            if now.since(at) < FREE_FRESH_FOR && !fresh {
+                at
+            } else {
+                now
+            }
+        });
+        *known = Some((at, free.saturating_sub(bytes)));
+        free
     }
 
     /// Tries again to remove temporaries that could not be removed; returns whether any went.

@@ -168,10 +168,7 @@ impl Pool {
         }
         let limit = self.shared.size.queue_units;
         let queues = &mut *q;
-        let (queue, waiting) = match class {
-            Class::Load => (&mut queues.loads, &mut queues.load_units),
-            Class::Store => (&mut queues.stores, &mut queues.store_units),
-        };
+        let (queue, waiting) = queues.of(class);
         if *waiting > 0 && *waiting + units > limit {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -207,9 +204,18 @@ impl Pool {
         q.load_units + q.store_units + q.running > 0
     }
 
-    /// Cancels everything that has not begun and waits until nothing runs.
-    pub fn drain(&self) {
-        self.cancel_queued();
+    /// Waits until nothing waits or runs. Loads that have not begun are cancelled: whoever drains does not want them
+    /// any more. Stores are given `patience` to be done, then those that have not begun are cancelled too.
+    pub fn drain(&self, patience: Duration) {
+        self.cancel_queued(Class::Load);
+        let busy = |q: &mut Queues| q.store_units + q.running > 0;
+        drop(wait_while(
+            &self.shared.idle,
+            lock(&self.shared.queues),
+            patience,
+            busy,
+        ));
+        self.cancel_queued(Class::Store);
         let mut q = lock(&self.shared.queues);
         while q.running > 0 {
             q = wait(&self.shared.idle, q);
@@ -221,7 +227,8 @@ impl Pool {
     pub fn stop(&mut self, patience: Duration) -> bool {
         self.shared.stopping.store(true, Ordering::Relaxed);
         lock(&self.shared.queues).stop = true;
-        self.cancel_queued();
+        self.cancel_queued(Class::Load);
+        self.cancel_queued(Class::Store);
         self.shared.ready.notify_all();
         let q = wait_while(&self.shared.idle, lock(&self.shared.queues), patience, |q| {
             q.running > 0
@@ -236,13 +243,13 @@ impl Pool {
         ended
     }
 
-    fn cancel_queued(&self) {
-        let jobs: Vec<Job> = {
+    fn cancel_queued(&self, class: Class) {
+        let jobs = {
             let mut q = lock(&self.shared.queues);
-            q.load_units = 0;
-            q.store_units = 0;
             let queues = &mut *q;
-            queues.loads.drain(..).chain(queues.stores.drain(..)).collect()
+            let (queue, waiting) = queues.of(class);
+            *waiting = 0;
+            std::mem::take(queue)
         };
         for j in jobs {
             (j.next..j.units).for_each(|u| j.work.cancel(u));
@@ -259,6 +266,14 @@ impl Drop for Pool {
 }
 
 impl Queues {
+    /// The queue of a class and its units.
+    fn of(&mut self, class: Class) -> (&mut VecDeque<Job>, &mut usize) {
+        match class {
+            Class::Load => (&mut self.loads, &mut self.load_units),
+            Class::Store => (&mut self.stores, &mut self.store_units),
+        }
+    }
+
     /// The next run of units a worker should take.
     fn claim(&mut self, store_threads: usize) -> Option<(Class, Arc<dyn Work>, Range<usize>)> {
         let class = match () {
@@ -266,10 +281,7 @@ impl Queues {
             () if !self.stores.is_empty() && self.running_stores < store_threads => Class::Store,
             () => return None,
         };
-        let (queue, waiting) = match class {
-            Class::Load => (&mut self.loads, &mut self.load_units),
-            Class::Store => (&mut self.stores, &mut self.store_units),
-        };
+        let (queue, waiting) = self.of(class);
         let job = queue.front_mut()?;
         let range = job.next..(job.next + job.run).min(job.units);
         job.next = range.end;
@@ -382,7 +394,7 @@ mod tests {
         for _ in 0..64 {
             open.send(()).unwrap();
         }
-        pool.drain();
+        pool.drain(Duration::from_secs(60));
     }
 
     #[test]
@@ -395,7 +407,7 @@ mod tests {
                     .unwrap();
             }
             if seed % 2 == 0 {
-                pool.drain();
+                pool.drain(Duration::from_secs(60));
             }
             assert!(pool.stop(Duration::from_secs(10)));
             let mut all = [lock(&w.ran).clone(), lock(&w.cancelled).clone()].concat();
@@ -425,7 +437,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Busy);
         (0..5).for_each(|_| open.send(()).unwrap());
-        pool.drain();
+        pool.drain(Duration::from_secs(60));
         assert_eq!(lock(&w.ran).len() + lock(&w.cancelled).len(), 5);
     }
 

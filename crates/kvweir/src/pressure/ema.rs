@@ -90,6 +90,17 @@ pub enum Verdict {
     Cooldown,
 }
 
+/// What a detector says of a store before its policy is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Question {
+    /// Store it: the tier has been healthy for long.
+    Admit,
+    /// Drop it: pressure cleared a moment ago, and this is a second one.
+    Cooldown,
+    /// The policy decides.
+    Policy,
+}
+
 /// What a detector knows, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DetectorStats {
@@ -206,18 +217,26 @@ impl EmaDetector {
         self.decide(now, num_blocks) == Verdict::Admit
     }
 
-    /// [`should_store`](Self::should_store) with the reason.
-    pub fn decide(&mut self, now: Instant, num_blocks: u64) -> Verdict {
+    /// What the detector says of one store before any policy is asked; nothing is counted as dropped. For callers
+    /// with a policy of their own.
+    pub fn ask(&mut self, now: Instant) -> Question {
         let under_pressure = self.state.ask(now);
         if self.state.is_healthy() {
-            return Verdict::Admit;
-        }
-        let verdict = if !under_pressure && self.state.cooldown_drops(now) {
-            Verdict::Cooldown
-        } else if self.policy.admit(&self.state) {
-            return Verdict::Admit;
+            Question::Admit
+        } else if !under_pressure && self.state.cooldown_drops(now) {
+            Question::Cooldown
         } else {
-            Verdict::Pressure
+            Question::Policy
+        }
+    }
+
+    /// [`should_store`](Self::should_store) with the reason.
+    pub fn decide(&mut self, now: Instant, num_blocks: u64) -> Verdict {
+        let verdict = match self.ask(now) {
+            Question::Admit => return Verdict::Admit,
+            Question::Cooldown => Verdict::Cooldown,
+            Question::Policy if self.policy.admit(&self.state) => return Verdict::Admit,
+            Question::Policy => Verdict::Pressure,
         };
         self.stores_dropped += 1;
         self.blocks_dropped = self.blocks_dropped.saturating_add(num_blocks);

@@ -33,7 +33,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use ema::{DetectorStats, EmaDetector, Transition, TransitionCause, TransitionKind, Verdict};
+pub use ema::{DetectorStats, EmaDetector, Question, Transition, TransitionCause, TransitionKind, Verdict};
 pub use gate::{Admission, DeviceSample, DropCount, DropsByReason, Gate, GateStats, Refusal};
 pub use policy::{Drop, DropPolicy, LatencySignal, ThrottledDrop};
 pub use settings::{DropPolicyKind, Locality, PressureSettings, default_max_inflight};

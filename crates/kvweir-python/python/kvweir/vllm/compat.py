@@ -1,0 +1,101 @@
+"""The differences between vLLM's versions, in one table; nothing else asks for a version.
+
+What a version lacks is found out by looking at the interface, so that a version not listed works if its interface does.
+"""
+
+import dataclasses
+import inspect
+from typing import Any
+
+SUPPORTED = "0.30, 0.31, 0.32 and 0.33"
+
+try:
+    from vllm.v1.kv_offload import base as _base
+    from vllm.v1.kv_offload.file_mapper import FileMapper
+    from vllm.v1.kv_offload.tiering import base as _tiering
+except ImportError as e:
+    raise ImportError(f"kvweir.vllm needs vLLM {SUPPORTED}: this one has no tiered KV offloading ({e})") from e
+
+try:
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector, BackpressurePolicy
+except ImportError:  # before 0.31
+    BackpressureDetector = BackpressurePolicy = object  # type: ignore[assignment,misc]
+
+JobResult = _tiering.JobResult
+LookupResult = _base.LookupResult
+Medium = _base.Medium
+OffloadingEvent = _base.OffloadingEvent
+RequestOffloadingContext = _base.RequestOffloadingContext
+SecondaryTierManager = _tiering.SecondaryTierManager
+TransferJob = getattr(_tiering, "TransferJob", None)
+
+for _needed in ("chunk_ids",):
+    if TransferJob is None or _needed not in {f.name for f in dataclasses.fields(TransferJob)}:
+        raise ImportError(f"kvweir.vllm needs vLLM {SUPPORTED}: this one's TransferJob has no {_needed}")
+
+
+def _fields(cls: Any) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls))
+
+
+def _parameters(f: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(f).parameters)
+
+
+# what -> whether this version has it
+HAS = {
+    "detector": "backpressure_detector" in _parameters(SecondaryTierManager.__init__),  # 0.31
+    "locality": hasattr(_base, "Locality"),  # 0.31
+    "stats": hasattr(SecondaryTierManager, "get_stats"),
+}
+_RESULT = _fields(JobResult)  # transfer_bytes: 0.31
+_EVENT = _fields(OffloadingEvent)  # locality, ownership
+_MAPPER = _parameters(FileMapper.from_offloading_spec)
+
+
+def result(**known: Any) -> Any:
+    """A JobResult with the fields that this version has."""
+    return JobResult(**{k: v for k, v in known.items() if k in _RESULT})
+
+
+def event(**known: Any) -> Any:
+    """An OffloadingEvent with the fields that this version has."""
+    return OffloadingEvent(**{k: v for k, v in known.items() if k in _EVENT})
+
+
+def locality(word: str | None) -> Any:
+    """vLLM's enum for a locality, if it has one."""
+    return _base.Locality(word.upper()) if word is not None and HAS["locality"] else None
+
+
+def init_base(tier: Any, spec: Any, view: memoryview, tier_type: str, detector: Any) -> None:
+    """Calls the base class with what its version takes."""
+    more = {"backpressure_detector": detector} if HAS["detector"] else {}
+    SecondaryTierManager.__init__(
+        tier, offloading_spec=spec, primary_kv_view=view, tier_type=tier_type, **more
+    )
+
+
+def file_mapper(root: str, spec: Any) -> Any:
+    """vLLM's own mapping of keys to files: it names the namespace."""
+    known = {
+        "root_dir": root,
+        "offloading_spec": spec,
+        "blocks_per_file": getattr(spec, "blocks_per_chunk", None) or getattr(spec, "block_size_factor", 1),
+        "parallel_agnostic": True,
+    }
+    return FileMapper.from_offloading_spec(**{k: v for k, v in known.items() if k in _MAPPER})
+
+
+def key_positions(context: Any) -> list[bytes]:
+    """The request's keys in prefix order, whichever tier served them; empty where the version does not tell."""
+    positions = getattr(context, "_offload_key_positions", None)  # 0.31
+    if not positions:
+        return []
+    return sorted(positions, key=positions.__getitem__)
+
+
+def events_enabled(spec: Any) -> bool:
+    """Whether vLLM publishes KV events at all."""
+    config = getattr(spec, "kv_events_config", None)
+    return bool(getattr(config, "enable_kv_cache_events", False))

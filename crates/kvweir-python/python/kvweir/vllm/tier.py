@@ -1,0 +1,225 @@
+"""``KvweirFsTier``: the bounded file tier as a secondary tier of vLLM's tiering manager.
+
+Every call comes under the manager's lock and returns at once; nothing raises into the engine after start-up.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from kvweir import FsTier, take_logs
+from kvweir.vllm import compat, metrics
+from kvweir.vllm.compat import LookupResult, Medium, RequestOffloadingContext, SecondaryTierManager
+from kvweir.vllm.pressure import InflightBound, KvweirDetector
+from kvweir.vllm.settings import FsSettings
+
+logger = logging.getLogger("vllm.kvweir")
+
+# between two snapshots for metrics and two looks at the log queue
+STATS_EVERY_S = 0.5
+MIB = 1 << 20
+
+
+def default_max_inflight(primary_bytes: int) -> int:
+    """A quarter of the primary, between 64 MiB and 2 GiB."""
+    return max(64 * MIB, min(2048 * MIB, primary_bytes // 4))
+
+
+class KvweirFsTier(SecondaryTierManager):
+    """One file a block, below a hard limit, checked on every load."""
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+    tolerates_off_thread_polling: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        **stanza: Any,
+    ) -> None:
+        settings = FsSettings.read(stanza)
+        rows, row = primary_kv_view.shape or (0, 0)
+        inflight = settings.max_inflight_bytes or default_max_inflight(rows * row)
+        if backpressure_detector is None and compat.HAS["detector"]:
+            backpressure_detector = InflightBound()
+        compat.init_base(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.locality = compat.locality(settings.locality)
+        self._device_fed = None
+        if isinstance(backpressure_detector, KvweirDetector):
+            backpressure_detector.attach(row, inflight)
+            self._device_fed = backpressure_detector
+        self._row = row
+        self._events_on = settings.enable_kv_events and compat.events_enabled(offloading_spec)
+        if settings.enable_kv_events and not self._events_on:
+            logger.warning("enable_kv_events is set on tier %s, but vLLM publishes no KV events", tier_type)
+        mapper = compat.file_mapper(settings.root_dir, offloading_spec)
+        self._tier = FsTier(
+            primary_kv_view,
+            settings.root_dir,
+            json.dumps(mapper.get_run_config()),
+            mapper.rank,
+            (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY),
+            name=tier_type,
+            namespace_extra=settings.namespace_extra,
+            max_bytes=settings.max_bytes,
+            min_free_bytes=settings.min_free_bytes,
+            policy=settings.policy,
+            load_threads=settings.n_read_threads,
+            store_threads=settings.n_write_threads,
+            verify=settings.verify,
+            events=self._events_on,
+            locality=settings.locality,
+            pin_ttl_s=settings.pin_ttl_s,
+            miss_ttl_s=settings.miss_ttl_s,
+        )
+        # vLLM calls these thousands of times a step: no Python frame in between
+        self.lookup = self._tier.lookup  # type: ignore[method-assign]
+        self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
+        self._jobs: dict[int, tuple[bool, list[bytes]]] = {}
+        self._failed_at_once: list[Any] = []
+        self._reporter = metrics.Reporter(_label(offloading_spec, tier_type, settings.root_dir))
+        self._next_stats = 0.0
+        self._forward_logs()
+
+    # --- lookups and jobs ---------------------------------------------------------------------------------------
+
+    def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        """HIT (pinned for the request), MISS, or RETRY in a directory that others write to."""
+        return self._tier.lookup(key, req_context)
+
+    def submit_store(self, job_metadata: Any) -> None:
+        """Starts storing; the keys come as an unordered set, beside their rows."""
+        self._submit(job_metadata, store=True)
+
+    def submit_load(self, job_metadata: Any) -> None:
+        """Starts loading into the job's rows; its request's pins pass to the job."""
+        self._submit(job_metadata, store=False)
+
+    def _submit(self, job: Any, store: bool) -> None:
+        keys = list(job.keys)
+        req = job.req_context.req_id if job.req_context is not None else ""
+        slots = job.chunk_ids.tolist() if hasattr(job.chunk_ids, "tolist") else [int(i) for i in job.chunk_ids]
+        if store:
+            keys, slots = _in_prefix_order(keys, slots, job.req_context)
+        self._jobs[job.job_id] = (store, keys)
+        if store and self._device_fed is not None:
+            self._device_fed.begin(len(keys) * self._row)
+        submit = self._tier.submit_store if store else self._tier.submit_load
+        try:
+            submit(job.job_id, req, keys, slots)
+        except Exception:
+            # a call after shutdown, or rows that do not exist: reported as failed, never raised into the engine
+            logger.exception("job %s could not be submitted", job.job_id)
+            self._failed_at_once.append((job.job_id, not store, [False] * len(keys), 1, 0, 0.0, 0.0))
+
+    def get_finished_jobs(self) -> Iterable[Any]:
+        """The jobs that ended, each once."""
+        ended = self._tier.poll()
+        if self._failed_at_once:
+            ended += self._failed_at_once
+            self._failed_at_once = []
+        return [self._result(*e) for e in ended if e[0] in self._jobs]
+
+    def _result(
+        self, job_id: int, load: bool, good: list[bool], faults: int, moved: int, device_s: float, _queued: float
+    ) -> Any:
+        _, keys = self._jobs.pop(job_id)
+        if load:
+            ok = all(good)
+            some = None if ok else tuple(k for k, g in zip(keys, good) if g) or None
+        else:
+            # a store refused within the bound is no fault of the device
+            ok, some = faults == 0, None
+            if self._device_fed is not None:
+                self._device_fed.end(len(keys) * self._row, device_s, moved, not ok)
+        return compat.result(
+            job_id=job_id, success=ok, successful_keys=some, transfer_time=device_s, transfer_bytes=moved
+        )
+
+    def has_pending_work(self) -> bool:
+        """Whether jobs wait, run, or were not reported yet."""
+        return self._tier.has_pending_work()
+
+    def drain_jobs(self) -> None:
+        """Waits for running I/O; queued work is cancelled and reported."""
+        self._tier.drain()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def on_new_request(self, req_context: Any) -> Any:
+        """The default: only blocks that are new to the primary."""
+        return RequestOffloadingContext()
+
+    def touch(self, keys: Any, req_context: Any) -> None:
+        """Called up to 0.30, with all keys of a request, each step."""
+        self._tier.touch(req_context.req_id, list(keys))
+
+    def on_request_finished(self, req_context: Any) -> None:
+        """Releases the request's pins; its blocks count as used, also those served from host memory."""
+        self._tier.finish(req_context.req_id, compat.key_positions(req_context))
+
+    # --- events, metrics, end -----------------------------------------------------------------------------------
+
+    def take_events(self) -> Iterable[Any]:
+        """Residency changes, oldest first."""
+        if not self._events_on:
+            return ()
+        return [
+            compat.event(
+                keys=keys, medium=self.medium, removed=removed, locality=self.locality, ownership=self.tier_type
+            )
+            for removed, keys in self._tier.take_events()
+        ]
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Passes log records on, now and then."""
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        """The metrics that ``get_stats`` reports."""
+        return metrics.definitions()
+
+    def get_stats(self) -> Any:
+        """What changed since the last call, twice a second at most."""
+        now = time.monotonic()
+        if now < self._next_stats:
+            return None
+        self._next_stats = now + STATS_EVERY_S
+        self._forward_logs()
+        return self._reporter.report(self._tier.stats())
+
+    def stats(self) -> dict[str, Any]:
+        """All numbers, for people and tests."""
+        return self._tier.stats()
+
+    def shutdown(self) -> None:
+        """Ends running I/O, cancels the rest, lets go of the primary's memory."""
+        self._failed_at_once += self._tier.shutdown()
+        self._forward_logs()
+
+    def _forward_logs(self) -> None:
+        for level, text in take_logs():
+            logger.log(level, "%s", text)
+
+
+def _in_prefix_order(keys: list[bytes], slots: list[int], context: Any) -> tuple[list[bytes], list[int]]:
+    """Store keys come as a set; where the request tells their positions, prefix order is restored."""
+    positions = getattr(context, "_offload_key_positions", None)
+    if not positions or len(keys) < 2:
+        return keys, slots
+    far = len(positions) << 32
+    order = sorted(range(len(keys)), key=lambda i: positions.get(keys[i], far))
+    return [keys[i] for i in order], [slots[i] for i in order]
+
+
+def _label(spec: Any, tier_type: str, root_dir: str) -> str:
+    """The manager's label of this tier: its place among the secondary tiers, and its type."""
+    config = getattr(getattr(spec, "config", None), "extra_config", None) or getattr(spec, "extra_config", None) or {}
+    for i, tier in enumerate(config.get("secondary_tiers", []), 1):
+        if isinstance(tier, dict) and tier.get("type") == tier_type and tier.get("root_dir") == root_dir:
+            return f"{i}:{tier_type}"
+    return f"1:{tier_type}"

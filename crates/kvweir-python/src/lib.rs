@@ -1,0 +1,29 @@
+//! `kvweir._kvweir`: the engine for Python. No logic here: types in, types out, the interpreter's lock released in
+//! everything that can be long, no panic let through.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `tier.rs` | the file tier over a caller's memory |
+//! | `pressure.rs` | detector and drop policies |
+//! | `buffer.rs` | memory of Python as a region, and copies between addresses: the only `unsafe` |
+//! | `errors.rs` | one exception class an error kind |
+//! | `logs.rs` | log records, kept until Python asks for them |
+
+mod buffer;
+mod errors;
+mod logs;
+mod pressure;
+mod tier;
+
+use pyo3::prelude::*;
+
+/// The native part of the package `kvweir`.
+#[pymodule(gil_used = false)]
+fn _kvweir(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    errors::register(m)?;
+    logs::register(m)?;
+    pressure::register(m)?;
+    tier::register(m)?;
+    buffer::register(m)
+}
