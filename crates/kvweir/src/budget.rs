@@ -106,6 +106,11 @@ impl Budget {
         self.lowered = Some((self.resident, until));
     }
 
+    /// Ends a lowering at once.
+    pub fn forget_lowering(&mut self) {
+        self.lowered = None;
+    }
+
     /// Ends a lowering whose time is over. Returns whether one ended.
     pub fn restore(&mut self, now: Instant) -> bool {
         match self.lowered {

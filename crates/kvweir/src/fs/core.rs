@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) closed: bool,
     /// Temporaries that could not be removed, with their bytes; tried again when room is needed.
     pub(crate) leftovers: Vec<(std::path::PathBuf, u64)>,
+    /// The device is full and evicting did not help; until a store succeeds none evicts for that reason.
+    pub(crate) full_for_others: bool,
     pins: Pins,
     stuck: HashMap<Id, Instant, FixedState>,
     scratch: Vec<Id>,
@@ -96,6 +98,7 @@ impl Core {
             trimming: false,
             closed: false,
             leftovers: Vec::new(),
+            full_for_others: false,
             pins: Pins::default(),
             stuck: HashMap::default(),
             scratch: Vec::new(),
@@ -284,6 +287,14 @@ impl Core {
         let w = u32::try_from(weight(self.index.cost(id))).unwrap_or(u32::MAX);
         self.policy
             .insert(id, self.index.fingerprint(id), w, RequestTag::NONE);
+    }
+
+    /// The device is full and evicting freed nothing that a store can use (somebody else fills it, inodes or a quota
+    /// ran out). Until a store succeeds, stores are tried but nothing is evicted for them on that account: the cache
+    /// is not emptied for nothing.
+    pub(crate) fn eviction_does_not_help(&mut self) {
+        self.full_for_others = true;
+        self.budget.forget_lowering();
     }
 
     // --- numbers --------------------------------------------------------------------------------------------

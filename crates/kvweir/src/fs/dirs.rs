@@ -291,15 +291,24 @@ fn gone(r: io::Result<()>) -> bool {
     }
 }
 
-/// Makes `path` and, where missing, its parent; an existing directory is fine.
+/// Makes `path` and, where missing, the directories above it up to the root's; an existing directory is fine.
 fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let make = |p: &Path| match disk.create_dir(p) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         r => r,
     };
+    let missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    let above = path.parent().unwrap_or(path);
     match make(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make(path.parent().unwrap_or(path))?;
+        Err(e) if missing(&e) => {
+            match make(above) {
+                // the namespace's own directory: the device was full when the root was opened
+                Err(e) if missing(&e) => {
+                    make(above.parent().unwrap_or(above))?;
+                    make(above)?;
+                }
+                r => r?,
+            }
             make(path)
         }
         r => r,

@@ -25,12 +25,12 @@ use super::{
 use crate::{
     budget::Budget,
     clock::Clock,
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, IoClass, Result, classify},
     events::{EventLog, Medium},
     evict::RequestTag,
     io::{
         Disk,
-        disk::{FileKind, OpenMode, write_full},
+        disk::{FileKind, OpenMode, read_full, write_full},
         pool::usable_cpus,
     },
     metrics::EvictReason,
@@ -341,7 +341,9 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
         }
         match disk.open(&config, OpenMode::CreateNew, false) {
             Ok(f) => write_full(&*f, shared.ns.config().as_bytes(), &[]),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                same_identity(disk, &config, shared.ns.config())
+            }
             Err(e) => Err(e),
         }
     })();
@@ -354,5 +356,33 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
         core.budget.release(granted);
         core.budget.change(before, now);
     }
-    done.map_err(|e| unusable(disk, root, e))
+    match done {
+        // stores will be refused; what is there can be served
+        Err(error) if classify(&error) == IoClass::Full => {
+            tracing::warn!(tier = %shared.params.name, %error, "the device is full; the namespace is not written down");
+            Ok(())
+        }
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
+        r => r.map_err(|e| unusable(disk, root, e)),
+    }
+}
+
+/// Refuses a directory that another identity with the same short digest wrote. Text that is no identity (an empty file
+/// of a crash) is replaced by ours at the next chance and harms nobody: trailers carry the whole digest.
+fn same_identity(disk: &dyn Disk, config: &Path, ours: &str) -> io::Result<()> {
+    let file = disk.open(config, OpenMode::Read, false)?;
+    let mut text = vec![0; 1 << 20];
+    let n = read_full(&*file, &mut text, &mut [])?;
+    let parse = |t: &[u8]| serde_json::from_slice::<serde_json::Value>(t).ok();
+    match (parse(text.get(..n).unwrap_or_default()), parse(ours.as_bytes())) {
+        (Some(theirs), Some(ours)) if theirs != ours => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "{} describes another namespace than this engine's; use another root, or remove that directory and the \
+                 block directories beside it",
+                config.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
 }

@@ -284,7 +284,11 @@ impl StoreRun {
         match written {
             Ok(stat) => Ok(Written { stat, change }),
             Err(e) => {
-                lock(&s.core).budget.change(change.before, change.now);
+                let mut core = lock(&s.core);
+                core.budget.change(change.before, change.now);
+                if classify(&e) == IoClass::Full {
+                    core.eviction_does_not_help();
+                }
                 Err(e)
             }
         }
@@ -292,6 +296,9 @@ impl StoreRun {
 
     fn evict_for_full_device(&self, e: &io::Error) -> bool {
         let s = &*self.shared;
+        if lock(&s.core).full_for_others {
+            return false;
+        }
         s.device_full(e);
         // what one block costs goes; the reservation made before still stands
         let victims = {
@@ -395,6 +402,7 @@ impl StoreRun {
                     let fp = core.index.fingerprint(id);
                     core.policy.insert(id, fp, weight, self.req.tag());
                     core.stats.blocks += 1;
+                    core.full_for_others = false;
                     core.stats.stored_blocks += 1;
                     core.stats.stored_bytes += s.file_len();
                     core.events.stored(key);

@@ -170,6 +170,6 @@ impl Manager {
 
 fn log_transition(tier: &str, gate: &mut crate::pressure::Gate) {
     if let Some(t) = gate.take_transition() {
-        tracing::info!(tier, "back-pressure {t}");
+        tracing::info!(tier, "{t}");
     }
 }

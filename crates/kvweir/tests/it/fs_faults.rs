@@ -215,10 +215,10 @@ fn a_device_that_stays_full_fails_stores_and_keeps_what_it_can() {
         assert_eq!(b.c.store(R, &[key(n)]), [BlockOutcome::Failed(ErrorKind::Full)]);
     }
     assert!(b.c.tier.stats().refused_blocks[RefuseReason::NoSpace as usize] > 0);
-    // each failed store evicts what one write reserves, before its one retry
+    // the first failed store evicts what one write reserves; that did not help, so the others evict nothing
     let s = b.c.tier.stats();
     assert!(
-        s.blocks > 0 && s.evicted_blocks[EvictReason::NoSpace as usize] <= 10 * 5,
+        s.blocks > 0 && s.evicted_blocks[EvictReason::NoSpace as usize] <= 5,
         "{s:?}"
     );
     for k in keys(50..60) {

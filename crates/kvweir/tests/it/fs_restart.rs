@@ -253,3 +253,49 @@ fn the_tiers_own_files_are_not_foreign_and_bad_files_are_not_loadable_blocks() {
     assert_eq!(c.tier.stats().blocks, 5);
     assert_settled(&mut c, &root);
 }
+
+#[test]
+fn a_directory_that_describes_another_namespace_is_refused() {
+    let root = Root::new();
+    drop(root.open(BOUND));
+    let ours = ns("model");
+    let config = root.path().join(ours.config_dir()).join("config.json");
+    let theirs = ours
+        .config()
+        .replace("\"model_name\":\"model\"", "\"model_name\":\"collides\"");
+    fs::write(&config, theirs).unwrap();
+    let e = refused(root.settings(BOUND));
+    assert_eq!(e.kind(), ErrorKind::Invalid);
+    assert!(e.to_string().contains("another namespace"), "{e}");
+    // the same identity written with other spaces is the same, and a torn file is nobody's
+    let spaced = ours.config().replace(':', ": ");
+    for text in [spaced.as_str(), "", "{\"model_na"] {
+        fs::write(&config, text).unwrap();
+        root.open(BOUND);
+    }
+}
+
+#[test]
+fn a_root_on_a_full_device_opens_and_serves() {
+    let Some(mount) = crate::support::Tmpfs::new("256k") else {
+        println!("skipped: no right to mount a tmpfs");
+        return;
+    };
+    let fill = |n: usize| fs::write(mount.path().join("fill"), vec![1; n]);
+    let settings = || FsSettings {
+        max_bytes: Some(BOUND),
+        ..FsSettings::new(mount.path().join("kv"))
+    };
+    let mut c = client(FsBuilder::new(settings(), ns("model"), LEN));
+    store(&mut c, &keys(0..3));
+    drop(c);
+    assert!(fill(1 << 20).is_err(), "the device is full now");
+    fs::remove_dir_all(mount.path().join("kv").join(ns("model").config_dir())).unwrap();
+    assert!(fill(1 << 20).is_err());
+    let mut c = client(FsBuilder::new(settings(), ns("model"), LEN));
+    all_ok(&c.load(R, &keys(0..3)));
+    assert!(!c.store(R, &[key(9)])[0].is_ok() || c.tier.stats().blocks <= 3);
+    fs::remove_file(mount.path().join("fill")).unwrap();
+    all_ok(&c.store(R, &[key(10)]));
+    all_ok(&c.load(R, &[key(10)]));
+}

@@ -155,3 +155,28 @@ impl Rng {
         self.next() % n
     }
 }
+
+/// A small file system of its own, where this process may mount one.
+pub(crate) struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    pub(crate) fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mount = mount
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(dir.path());
+        let done = mount.stderr(std::process::Stdio::null()).status();
+        done.is_ok_and(|s| s.success()).then(|| Self(dir))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.path()).status();
+    }
+}
