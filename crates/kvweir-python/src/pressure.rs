@@ -81,6 +81,11 @@ impl Detector {
         self.lock().is_under_pressure(Instant::from_secs_f64(now_s))
     }
 
+    /// Whether stores pass without the policy being asked: the tier has been fast for long.
+    fn is_healthy(&self) -> bool {
+        self.lock().stats().healthy
+    }
+
     fn reset(&self) {
         self.lock().reset();
     }

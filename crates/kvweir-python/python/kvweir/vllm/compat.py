@@ -17,9 +17,11 @@ except ImportError as e:
     raise ImportError(f"kvweir.vllm needs vLLM {SUPPORTED}: this one has no tiered KV offloading ({e})") from e
 
 try:
-    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector, BackpressurePolicy
+    # vLLM's own policies look at a detector only if it is its EMA detector
+    from vllm.v1.kv_offload.tiering.backpressure import DropAccountingPolicy as PolicyBase
+    from vllm.v1.kv_offload.tiering.backpressure import EMABackpressureDetector as DetectorBase
 except ImportError:  # before 0.31
-    BackpressureDetector = BackpressurePolicy = object  # type: ignore[assignment,misc]
+    DetectorBase = PolicyBase = object  # type: ignore[assignment,misc]
 
 JobResult = _tiering.JobResult
 LookupResult = _base.LookupResult

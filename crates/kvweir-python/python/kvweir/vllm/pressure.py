@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 from kvweir import Detector, InvalidError, Policy
-from kvweir.vllm.compat import BackpressureDetector, BackpressurePolicy
+from kvweir.vllm.compat import DetectorBase, PolicyBase
 
 MIB = 1 << 20
 
 
-class _CountingPolicy(BackpressurePolicy):
+class _CountingPolicy(PolicyBase):
     """Counts what is dropped; the engine's policy decides."""
 
     def __init__(self, policy: Policy) -> None:
@@ -56,10 +56,13 @@ class KvweirThrottledDropPolicy(_CountingPolicy):
         super().__init__(Policy(True, ramp_factor))
 
 
-class KvweirDetector(BackpressureDetector):
+class KvweirDetector(DetectorBase):
     """EMA of store latency in seconds per MiB, and a bound on the bytes in flight.
 
     ``max_inflight_bytes`` is in force with kvweir tiers only: they tell what is in flight.
+
+    A subclass of vLLM's detector so that vLLM's own policies accept it; all state and every decision are the engine's,
+    and nothing of the parent's is used but its constants.
     """
 
     @classmethod
@@ -153,6 +156,10 @@ class KvweirDetector(BackpressureDetector):
     def is_under_pressure(self) -> bool:
         """Whether stores are being shed."""
         return self._native.is_under_pressure(time.monotonic())
+
+    def is_healthy(self) -> bool:
+        """Whether stores pass without the policy being asked."""
+        return self._native.is_healthy()
 
     def should_store(self, num_blocks: int) -> bool:
         """Whether a job of ``num_blocks`` blocks may go to the tier."""

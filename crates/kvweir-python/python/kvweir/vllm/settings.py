@@ -52,7 +52,7 @@ class FsSettings:
             _check(name, values.get(name), lambda v: v is None or _is_int(v) and 1 <= v <= 256, "1 to 256 threads")
         for name in ("pin_ttl_s", "miss_ttl_s"):
             value = values.get(name, 1)
-            _check(name, value, lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0, "seconds")
+            _check(name, value, _is_time, "a number of seconds, zero or more,")
         for name in ("enable_kv_events", "verify"):
             _check(name, values.get(name, False), lambda v: isinstance(v, bool), "true or false")
         _check("policy", values.get("policy", "lru"), lambda v: v in POLICIES, "lru, arc or s3fifo")
@@ -72,6 +72,10 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
+
+
 def _size(name: str, value: Any) -> int:
     text = value if isinstance(value, str) else str(value) if _is_int(value) else None
     try:
@@ -80,7 +84,7 @@ def _size(name: str, value: Any) -> int:
         size = parse_size(text)
     except ValueError as e:
         raise InvalidError(f'{name} = {value!r}: {e}; write 1073741824 or "500GiB"') from None
-    _check(name, size, lambda v: v > 0, "more than zero bytes")
+    _check(name, value, lambda _: size > 0, "more than zero bytes")
     return size
 
 

@@ -1,0 +1,91 @@
+"""A tier's stanza: what it may hold, and what the user reads who errs. Needs no vLLM."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvweir
+from kvweir import InvalidError
+
+
+@pytest.fixture(scope="module")
+def read():
+    """``FsSettings.read``, loaded beside ``kvweir.vllm``, which would import vLLM."""
+    path = Path(kvweir.__file__).parent / "vllm" / "settings.py"
+    spec = importlib.util.spec_from_file_location("_kvweir_settings", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return lambda **stanza: module.FsSettings.read({"root_dir": "/kv", **stanza})
+
+
+def test_the_settings_of_stock_fs_are_taken(read):
+    s = read(n_read_threads=4, n_write_threads=2, enable_kv_events=True, locality="REMOTE")
+    assert (s.root_dir, s.n_read_threads, s.n_write_threads) == ("/kv", 4, 2)
+    assert (s.enable_kv_events, s.locality) == (True, "REMOTE")
+    assert s.max_bytes is None
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "max_cache_size_bytes", "capacity_bytes"])
+@pytest.mark.parametrize("value", [500 << 30, "500GiB", str(500 << 30)])
+def test_the_bound_has_aliases_and_units(read, name, value):
+    assert read(**{name: value}).max_bytes == 500 << 30
+
+
+def test_a_setting_given_under_two_names_is_refused(read):
+    with pytest.raises(InvalidError, match=r"'max_bytes' is given twice.*'capacity_bytes'"):
+        read(max_bytes=1 << 30, capacity_bytes=1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("max_byte", "max_bytes"),
+        ("n_reads_threads", "n_read_threads"),
+        ("root_dirs", "root_dir"),
+        ("capacity_byte", "capacity_bytes"),
+        ("enable_kv_event", "enable_kv_events"),
+        ("pin_ttl", "pin_ttl_s"),
+        ("max_inflight", "max_inflight_bytes"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_one(read, wrong, right):
+    with pytest.raises(InvalidError, match=rf"unknown setting '{wrong}'.*did you mean '{right}'"):
+        read(**{wrong: 1})
+
+
+def test_an_unknown_setting_near_no_other_is_refused_with_the_list(read):
+    with pytest.raises(InvalidError, match=r"unknown setting 'zzz'.*max_bytes"):
+        read(zzz=1)
+
+
+BAD = {
+    "root_dir": (["", None, 3, ["/kv"]], "directory"),
+    "n_read_threads": ([0, -1, 257, "4", 1.5, True], "1 to 256"),
+    "n_write_threads": ([0, -1, 257, "4", 1.5, True], "1 to 256"),
+    "enable_kv_events": (["yes", 1, None], "true or false"),
+    "verify": (["no", 0, None], "true or false"),
+    "locality": (["", "MOON", 3], "LOCAL or REMOTE"),
+    "max_bytes": ([0, -1, "0", "much", 1.5, True, [], "9" * 30], "GiB|zero"),
+    "min_free_bytes": ([0, -1, "much", 1.5], "GiB|zero"),
+    "max_inflight_bytes": ([0, -1, "much", 1.5], "GiB|zero"),
+    "policy": (["fifo", "LRU", None, 3], "lru, arc or s3fifo"),
+    "namespace_extra": ([3, None], "a text"),
+    "pin_ttl_s": ([-1, "600", None, True, float("nan"), float("inf")], "seconds"),
+    "miss_ttl_s": ([-0.1, "1", None, True, float("nan"), float("inf")], "seconds"),
+}
+
+
+def test_every_setting_has_bad_values(read):
+    assert set(BAD) == set(read().__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, (values, _) in BAD.items() for v in values])
+def test_a_bad_value_names_setting_value_and_what_is_allowed(read, name, value):
+    with pytest.raises(InvalidError, match=BAD[name][1]) as e:
+        read(**{name: value})
+    assert name in str(e.value)
+    assert repr(value) in str(e.value)
