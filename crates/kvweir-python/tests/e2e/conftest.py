@@ -1,0 +1,40 @@
+"""Where the environments and the real engine come from; see ``rig.py``."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rig
+
+EXTENDED = os.environ.get("KVWEIR_EXTENDED") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the marker known."""
+    config.addinivalue_line("markers", "extended: long; runs with KVWEIR_EXTENDED=1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out what cannot or should not run, with the reason."""
+    for item in items:
+        if not rig.ENV.exists():
+            item.add_marker(pytest.mark.skip(reason=f"{rig.ENV} is not there: set KVWEIR_SHARED"))
+        elif "extended" in item.keywords and not EXTENDED:
+            item.add_marker(pytest.mark.skip(reason="set KVWEIR_EXTENDED=1"))
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on a disk for the whole session."""
+    return tmp_path_factory.mktemp("e2e")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def regions() -> Iterator[None]:
+    """Removes the shared regions that killed engines of this session left behind."""
+    before = set(rig.shared_regions())
+    yield
+    for path in set(rig.shared_regions()) - before:
+        if not rig.in_use(path):
+            path.unlink(missing_ok=True)
