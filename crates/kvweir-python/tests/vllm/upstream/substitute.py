@@ -1,0 +1,88 @@
+"""A pytest plugin for upstream's own tests: puts kvweir's classes where those tests import vLLM's.
+
+Loaded with ``-p substitute`` before any test module is imported. ``KVWEIR_UPSTREAM_BOUND`` gives the file tier a bound.
+What upstream's tests reach into besides public names is not imitated, with two exceptions that only wait: the helper
+``lookup_and_wait`` of ``test_fs_tier.py``, which looks at a private queue of vLLM's tier to know when to ask again, and
+the synchronous double of ``test_tiering_offloading.py`` (see ``doubles.py``).
+"""
+
+import json
+import os
+import time
+from typing import Any
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Replaces the classes."""
+    from doubles import SyncKvweirTier
+    from vllm.v1.kv_offload.tiering import backpressure
+    from vllm.v1.kv_offload.tiering.example import manager as example
+    from vllm.v1.kv_offload.tiering.fs import manager as fs
+
+    from kvweir import plugin
+    from kvweir.vllm import KvweirDetector, KvweirDropPolicy, KvweirFsTier, KvweirThrottledDropPolicy
+
+    backpressure.EMABackpressureDetector = KvweirDetector
+    backpressure.DropStorePolicy = KvweirDropPolicy
+    backpressure.ThrottledDropPolicy = KvweirThrottledDropPolicy
+    example.ExampleSecondaryTierManager = SyncKvweirTier
+    bound = os.environ.get("KVWEIR_UPSTREAM_BOUND")
+
+    class Bounded(KvweirFsTier):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(max_bytes=bound, **named)
+
+    fs.FileSystemTierManager = Bounded if bound else KvweirFsTier
+    plugin.register()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Replaces the helper that waits."""
+    for item in session.items:
+        module = getattr(item, "module", None)
+        if hasattr(module, "lookup_and_wait"):
+            module.lookup_and_wait = lookup_and_wait
+
+
+def lookup_and_wait(tier: Any, keys: list[Any], ctx: Any = None, timeout: float = 5.0) -> list[Any]:
+    """Asks until every answer is one."""
+    from vllm.v1.kv_offload.base import LookupResult, ReqContext
+
+    ctx = ctx if ctx is not None else ReqContext(req_id="test")
+    end = time.monotonic() + timeout
+    while True:
+        answers = [tier.lookup(k, ctx) for k in keys]
+        if LookupResult.RETRY not in answers or time.monotonic() > end:
+            return answers
+        time.sleep(0.002)
+
+
+class Outcomes:
+    """Collects how each test ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, list[str]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """A phase of a test; the worst counts."""
+        name = report.nodeid.rpartition("tiering/")[2]
+        text = "" if report.passed else str(report.longrepr)[-1500:]
+        known = self.ended.get(name)
+        if known is None or report.outcome != "passed":
+            self.ended[name] = [report.outcome, text]
+
+
+_outcomes = Outcomes()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes a test's end."""
+    _outcomes.add(report)
+
+
+def pytest_sessionfinish() -> None:
+    """Writes the outcomes where the runner wants them."""
+    with open(os.environ["KVWEIR_UPSTREAM_OUT"], "w") as f:
+        json.dump(_outcomes.ended, f)
