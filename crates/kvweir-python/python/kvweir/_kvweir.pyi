@@ -1,5 +1,24 @@
-from collections.abc import Buffer
-from typing import Any
+from typing import Any, final
+
+from typing_extensions import Buffer, disjoint_base
+
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "CorruptError",
+    "Detector",
+    "FsTier",
+    "FullError",
+    "InvalidError",
+    "KvweirError",
+    "Policy",
+    "UnavailableError",
+    "__version__",
+    "copy_blocks",
+    "namespace_dir",
+    "parse_size",
+    "take_logs",
+]
 
 __version__: str
 
@@ -18,6 +37,8 @@ def copy_blocks(targets: Buffer, sources: Buffer, length: int) -> None: ...
 
 _Ended = tuple[int, bool, list[bool], int, int, float, float]
 
+@final
+@disjoint_base
 class Detector:
     def __new__(
         cls,
@@ -44,11 +65,15 @@ class Detector:
     def high_water_s(self) -> float: ...
     def stats(self) -> dict[str, float]: ...
 
+@final
+@disjoint_base
 class Policy:
     def __new__(cls, throttled: bool, ramp_factor: float = 2.0) -> Policy: ...
     def admit(self, ema: float, high_water_s: float, under_pressure: bool) -> bool: ...
     def reset(self) -> None: ...
 
+@final
+@disjoint_base
 class FsTier:
     def __new__(
         cls,
