@@ -1,6 +1,6 @@
 from typing import Any, final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
 __all__ = [
     "BusyError",
@@ -38,7 +38,6 @@ def copy_blocks(targets: Buffer, sources: Buffer, length: int) -> None: ...
 _Ended = tuple[int, bool, list[bool], int, int, float, float]
 
 @final
-@disjoint_base
 class Detector:
     def __new__(
         cls,
@@ -66,14 +65,12 @@ class Detector:
     def stats(self) -> dict[str, float]: ...
 
 @final
-@disjoint_base
 class Policy:
     def __new__(cls, throttled: bool, ramp_factor: float = 2.0) -> Policy: ...
     def admit(self, ema: float, high_water_s: float, under_pressure: bool) -> bool: ...
     def reset(self) -> None: ...
 
 @final
-@disjoint_base
 class FsTier:
     def __new__(
         cls,
