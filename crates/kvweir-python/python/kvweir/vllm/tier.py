@@ -42,7 +42,8 @@ class KvweirFsTier(SecondaryTierManager):
         **stanza: Any,
     ) -> None:
         settings = FsSettings.read(stanza)
-        rows, row = primary_kv_view.shape or (0, 0)
+        rows_of_bytes = _rows_of_bytes(primary_kv_view)
+        rows, row = rows_of_bytes.shape or (0, 0)
         inflight = settings.max_inflight_bytes or default_max_inflight(rows * row)
         if backpressure_detector is None and compat.HAS["detector"]:
             backpressure_detector = InflightBound()
@@ -56,9 +57,10 @@ class KvweirFsTier(SecondaryTierManager):
         self._events_on = settings.enable_kv_events and compat.events_enabled(offloading_spec)
         if settings.enable_kv_events and not self._events_on:
             logger.warning("enable_kv_events is set on tier %s, but vLLM publishes no KV events", tier_type)
-        mapper = compat.file_mapper(settings.root_dir, offloading_spec)
+        # vLLM's own, as on its file tier: where a block lies, unless namespace_extra sets the directory apart
+        self.file_mapper = mapper = compat.file_mapper(settings.root_dir, offloading_spec)
         self._tier = FsTier(
-            primary_kv_view,
+            rows_of_bytes,
             settings.root_dir,
             json.dumps(mapper.get_run_config()),
             mapper.rank,
@@ -214,6 +216,14 @@ def _in_prefix_order(keys: list[bytes], slots: list[int], context: Any) -> tuple
     far = len(positions) << 32
     order = sorted(range(len(keys)), key=lambda i: positions.get(keys[i], far))
     return [keys[i] for i in order], [slots[i] for i in order]
+
+
+def _rows_of_bytes(view: memoryview) -> memoryview:
+    """The same memory, one row a block, items being bytes whatever they were."""
+    if view.format == "b" or view.ndim != 2 or not view.c_contiguous:
+        return view
+    rows = view.shape[0]
+    return view.cast("B").cast("b", shape=[rows, view.nbytes // max(rows, 1)])
 
 
 def _label(spec: Any, tier_type: str, root_dir: str) -> str:

@@ -9,6 +9,8 @@ import time
 from typing import Any
 from unittest.mock import MagicMock
 
+from vllm.v1.kv_offload.base import Medium
+
 from kvweir.vllm import KvweirFsTier
 
 WAIT_S = 5.0
@@ -46,7 +48,10 @@ class Chunks:
 
 
 class SyncKvweirTier(KvweirFsTier):
-    """Every job has ended when its submission returns."""
+    """Every job has ended when its submission returns; medium and polling are the example tier's."""
+
+    medium = Medium.CPU
+    tolerates_off_thread_polling = False
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
 """A pytest plugin for upstream's own tests: puts kvweir's classes where those tests import vLLM's.
 
 Loaded with ``-p substitute`` before any test module is imported. ``KVWEIR_UPSTREAM_BOUND`` gives the file tier a bound.
-What upstream's tests reach into besides public names is not imitated, with two exceptions that only wait: the helper
-``lookup_and_wait`` of ``test_fs_tier.py``, which looks at a private queue of vLLM's tier to know when to ask again, and
-the synchronous double of ``test_tiering_offloading.py`` (see ``doubles.py``).
+What upstream's tests reach into besides public names is not imitated, with exceptions that only wait: two helpers of
+``test_fs_tier.py`` (``lookup_and_wait`` looks at a private queue of vLLM's tier to know when to ask again; ``drain``
+counts on ``drain_jobs`` finishing queued loads, which it may cancel) and the synchronous double of
+``test_tiering_offloading.py`` (see ``doubles.py``).
 """
 
 import json
@@ -39,11 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Replaces the helper that waits."""
+    """Replaces the helpers that wait."""
     for item in session.items:
         module = getattr(item, "module", None)
         if hasattr(module, "lookup_and_wait"):
             module.lookup_and_wait = lookup_and_wait
+            module.drain = drain
+
+
+def drain(tier: Any) -> list[Any]:
+    """Waits until all jobs have ended and collects them."""
+    ended = []
+    end = time.monotonic() + 10.0
+    while tier.has_pending_work() and time.monotonic() < end:
+        ended += tier.get_finished_jobs()
+        time.sleep(0.0005)
+    tier.drain_jobs()
+    return ended + list(tier.get_finished_jobs())
 
 
 def lookup_and_wait(tier: Any, keys: list[Any], ctx: Any = None, timeout: float = 5.0) -> list[Any]:
