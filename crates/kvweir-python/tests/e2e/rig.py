@@ -132,6 +132,45 @@ def mounted(size: int) -> Iterator[Path | None]:
             subprocess.run(["umount", "-l", place], check=True)
 
 
+@contextlib.contextmanager
+def disk_image(folder: Path, size: int) -> Iterator[Path | None]:
+    """An ext4 of its own on a file; None without the right to mount. Unlike a tmpfs it can be frozen."""
+    image, place = folder / "disk.img", folder / "disk"
+    place.mkdir()
+    with image.open("wb") as f:
+        f.truncate(size)
+    for command in (
+        ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)],
+        ["mount", "-o", "loop", str(image), str(place)],
+    ):
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0:
+            print(f"no disk image: {done.stderr.decode().strip()}", file=sys.stderr)
+            yield None
+            return
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+        image.unlink()
+
+
+@contextlib.contextmanager
+def frozen(place: Path) -> Iterator[None]:
+    """Writes to the file system wait."""
+    subprocess.run(["fsfreeze", "-f", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "-u", str(place)], check=True)
+
+
+def used(place: Path) -> int:
+    """Bytes that the file system says are taken."""
+    space = os.statvfs(place)
+    return (space.f_blocks - space.f_bfree) * space.f_frsize
+
+
 def fill(root: Path, leave: int) -> None:
     """Writes zeroes until only ``leave`` bytes are free."""
     space = os.statvfs(root)

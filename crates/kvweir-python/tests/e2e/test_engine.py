@@ -4,6 +4,7 @@ An engine lifetime takes a minute, nearly all of it imports. So each lifetime se
 not depend on each other run side by side, and the chain below starts 0.32, then 0.33, then 0.32 over one directory.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Chain:
 
 
 @pytest.fixture(scope="session")
-def small(work: Path) -> "object":
+def small(work: Path) -> Iterator[tuple[Engine, bool]]:
     """Two tiers: one bounded to a tenth of the working set, one on a file system that is full."""
     with rig.mounted(64 << 20) as full:
         tiers = [tier(work / "small", max_bytes="2MiB")]
@@ -49,13 +50,13 @@ def small(work: Path) -> "object":
 
 
 @pytest.fixture(scope="session")
-def chain(work: Path, small: "tuple[Engine, bool]") -> Chain:
+def chain(work: Path, small: tuple[Engine, bool]) -> Chain:
     """Runs all lifetimes, two at a time."""
     root = work / "root"
     stanza = {"tiers": [tier(root, max_bytes="256MiB")], "watch": [str(root)]}
+    (cold,) = Engine("cpu", work, "cold", {**stanza, "rounds": [[LONG, SPOILED, SHORTENED]]}).rounds()
     small_rounds = small[0].rounds()
     plain = Engine("cpu", work, "plain", {"tiers": None, "rounds": [[LONG, SPOILED, SHORTENED, LATER]]})
-    (cold,) = Engine("cpu", work, "cold", {**stanza, "rounds": [[LONG, SPOILED, SHORTENED]]}).rounds()
     (next_version,) = Engine("cpu33", work, "next", {**stanza, "rounds": [[LONG, LATER]]}).rounds()
     spoiled, shortened = cold.answers[1]["files"], cold.answers[2]["files"]
     _flip(Path(spoiled[len(spoiled) // 2]))

@@ -200,8 +200,12 @@ class KvweirFsTier(SecondaryTierManager):
 
     def shutdown(self) -> None:
         """Ends running I/O, cancels the rest, lets go of the primary's memory."""
-        self._failed_at_once += self._tier.shutdown()
+        began = time.monotonic()
+        ended = self._tier.shutdown()
+        self._failed_at_once += ended
         self._forward_logs()
+        took = time.monotonic() - began
+        logger.info("tier %s shut down in %.3f s, %d jobs ended or cancelled", self.tier_type, took, len(ended))
 
     def _forward_logs(self) -> None:
         for level, text in take_logs():
