@@ -28,7 +28,7 @@ use pyo3::{
 
 use crate::{
     buffer::View,
-    errors::{ClosedError, raise},
+    errors::{ClosedError, UnavailableError, raise},
 };
 
 struct Open {
@@ -48,6 +48,18 @@ struct FsTier {
     answers: [Py<PyAny>; 3],
     /// The context of the last lookup and the request it names: thousands of lookups in a row bring the same one.
     asking: Mutex<Option<(Py<PyAny>, RequestId)>>,
+}
+
+impl Drop for FsTier {
+    fn drop(&mut self) {
+        // forgotten by its owner: the same care as at shutdown, without an interpreter to raise into
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut o) = open else { return };
+        o.engine.shutdown();
+        if !(0..o.region.num_slots()).all(|slot| o.region.is_free(slot)) {
+            std::mem::forget(self.view.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
 }
 
 /// A job that ended: its number, whether it was a load, per-block success, blocks that an I/O fault failed, bytes
@@ -97,6 +109,11 @@ impl FsTier {
             .map(|(k, slot)| Ok((key_of(&k)?, slot)))
             .collect()
     }
+}
+
+/// Those of `keys` that are keys.
+fn known(keys: &Bound<'_, PyList>) -> Vec<Key> {
+    keys.iter().filter_map(|k| key_of(&k).ok()).collect()
 }
 
 fn key_of(k: &Bound<'_, PyAny>) -> PyResult<Key> {
@@ -189,9 +206,11 @@ impl FsTier {
     fn lookup(&self, key: &Bound<'_, PyBytes>, context: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = key.py();
         let req = self.asking(context)?;
-        let key = Key::new(key.as_bytes()).map_err(raise)?;
-        let mut open = self.lock();
-        let answer = open.as_mut().map_or(Lookup::Miss, |o| o.engine.lookup(&key, req));
+        // a name that is no key is held by nobody; nothing raises into the engine
+        let answer = match (Key::new(key.as_bytes()), self.lock().as_mut()) {
+            (Ok(key), Some(o)) => o.engine.lookup(&key, req),
+            _ => Lookup::Miss,
+        };
         let [miss, hit, retry] = &self.answers;
         Ok(match answer {
             Lookup::Miss => miss,
@@ -269,16 +288,18 @@ impl FsTier {
     }
 
     /// The request used `keys`, in prefix order.
-    fn touch(&self, req: &str, keys: &Bound<'_, PyList>) -> PyResult<()> {
-        let keys: Vec<Key> = keys.iter().map(|k| key_of(&k)).collect::<PyResult<_>>()?;
-        self.with(|o| o.engine.touch(&keys, request(req)))
+    fn touch(&self, req: &str, keys: &Bound<'_, PyList>) {
+        if let Some(o) = self.lock().as_mut() {
+            o.engine.touch(&known(keys), request(req));
+        }
     }
 
     /// The request is over; `keys` are its blocks in prefix order.
-    fn finish(&self, req: &str, keys: &Bound<'_, PyList>) -> PyResult<()> {
+    fn finish(&self, req: &str, keys: &Bound<'_, PyList>) {
         self.remember(None);
-        let keys: Vec<Key> = keys.iter().map(|k| key_of(&k)).collect::<PyResult<_>>()?;
-        self.with(|o| o.engine.on_request_finished(request(req), &keys))
+        if let Some(o) = self.lock().as_mut() {
+            o.engine.on_request_finished(request(req), &known(keys));
+        }
     }
 
     /// Residency changes since the last call: whether removed, and the keys, oldest first.
@@ -301,8 +322,12 @@ impl FsTier {
     }
 
     /// Waits until nothing runs; what waits is cancelled and reported.
-    fn drain(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.with(|o| o.engine.drain()))
+    fn drain(&self, py: Python<'_>) {
+        py.detach(|| {
+            if let Some(o) = self.lock().as_mut() {
+                o.engine.drain();
+            }
+        });
     }
 
     /// Numbers by name; reasons are dictionaries.
@@ -319,15 +344,26 @@ impl FsTier {
     fn shutdown(&self, py: Python<'_>) -> PyResult<Vec<Ended>> {
         self.remember(None);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let ended = py.detach(|| {
+        let (ended, quiet) = py.detach(|| {
             let Some(mut o) = self.lock().take() else {
-                return Vec::new();
+                return (Vec::new(), true);
             };
             o.engine.shutdown();
             o.engine.poll(&mut o.reports);
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = o.engine.stats();
-            std::mem::take(&mut o.reports).into_iter().map(ended).collect()
+            let quiet = (0..o.region.num_slots()).all(|slot| o.region.is_free(slot));
+            (
+                std::mem::take(&mut o.reports).into_iter().map(ended).collect(),
+                quiet,
+            )
         });
+        if !quiet {
+            // a worker hangs in I/O on a row: the memory may not go before it returns, if it ever does (I5)
+            std::mem::forget(view);
+            return Err(UnavailableError::new_err(
+                "I/O still runs at shutdown; the memory stays in use",
+            ));
+        }
         drop(view);
         Ok(ended)
     }
@@ -347,11 +383,11 @@ fn failed(job: u64, direction: Direction, blocks: usize) -> Report {
 
 #[expect(clippy::needless_pass_by_value, reason = "used as a mapping function")]
 fn ended(r: Report) -> Ended {
-    use kvweir::ErrorKind::{Busy, Full};
+    use kvweir::ErrorKind::{Busy, Closed, Full};
     let faults = r
         .blocks
         .iter()
-        .filter(|b| matches!(b, BlockOutcome::Failed(k) if !matches!(k, Full | Busy)))
+        .filter(|b| matches!(b, BlockOutcome::Failed(k) if !matches!(k, Full | Busy | Closed)))
         .count();
     (
         r.id.0,

@@ -24,6 +24,8 @@ use crate::{
     tier::RequestId,
 };
 
+/// How long nothing is evicted for a full device after that did not help.
+const NO_HELP_FOR: Duration = Duration::from_secs(30);
 /// How long a file that could not be removed is left alone.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
@@ -56,8 +58,8 @@ pub(crate) struct Core {
     pub(crate) closed: bool,
     /// Temporaries that could not be removed, with their bytes; tried again when room is needed.
     pub(crate) leftovers: Vec<(std::path::PathBuf, u64)>,
-    /// The device is full and evicting did not help; until a store succeeds none evicts for that reason.
-    pub(crate) full_for_others: bool,
+    /// The device is full and evicting did not help; until then, or until a store succeeds, none evicts for that.
+    pub(crate) no_help_until: Option<Instant>,
     pins: Pins,
     stuck: HashMap<Id, Instant, FixedState>,
     scratch: Vec<Id>,
@@ -98,7 +100,7 @@ impl Core {
             trimming: false,
             closed: false,
             leftovers: Vec::new(),
-            full_for_others: false,
+            no_help_until: None,
             pins: Pins::default(),
             stuck: HashMap::default(),
             scratch: Vec::new(),
@@ -150,7 +152,8 @@ impl Core {
         }
     }
 
-    fn pin(&mut self, id: Id) {
+    /// Pins `id` for whoever will [`unpin`](Self::unpin) it.
+    pub(crate) fn pin(&mut self, id: Id) {
         if self.index.pin(id) {
             self.stats.pinned_blocks += 1;
             self.stats.pinned_peak = self.stats.pinned_peak.max(self.stats.pinned_blocks);
@@ -290,10 +293,12 @@ impl Core {
     }
 
     /// The device is full and evicting freed nothing that a store can use (somebody else fills it, inodes or a quota
-    /// ran out). Until a store succeeds, stores are tried but nothing is evicted for them on that account: the cache
+    /// ran out). Until a store succeeds, or half a minute has passed, stores are tried but nothing is evicted for them on that account: the cache
     /// is not emptied for nothing.
-    pub(crate) fn eviction_does_not_help(&mut self) {
-        self.full_for_others = true;
+    pub(crate) fn eviction_does_not_help(&mut self, now: Instant) {
+        if self.no_help_until.is_none_or(|until| now >= until) {
+            self.no_help_until = Some(now.after(NO_HELP_FOR));
+        }
         self.budget.forget_lowering();
     }
 

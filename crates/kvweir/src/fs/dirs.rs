@@ -200,6 +200,15 @@ impl Dirs {
         change
     }
 
+    /// Makes a counted leaf's directories again after somebody else removed them; what they cost is known already.
+    pub(crate) fn remake(&self, disk: &dyn Disk, root: &Path, fan: Fan, leaf: Leaf) -> io::Result<()> {
+        let Some(stripe) = self.stripe(fan) else {
+            return Ok(());
+        };
+        let _turn = lock(stripe);
+        make_dir(disk, &leaf_dir(root, fan, leaf))
+    }
+
     /// Heap bytes held.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.stripes

@@ -68,6 +68,8 @@ use crate::{
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How often shutdown looks whether a trim has ended.
+const TRIMMER_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for I/O that already runs.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -393,16 +395,30 @@ impl Tier for FsTier {
     }
 
     fn shutdown(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        lock(&self.shared.core).closed = true;
-        if !self.pool.stop(SHUTDOWN_PATIENCE) {
-            tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots stay claimed");
+        if self.shared.stop.swap(true, Ordering::Relaxed) {
+            return;
         }
+        lock(&self.shared.core).closed = true;
+        let mut ended = self.pool.stop(SHUTDOWN_PATIENCE);
         if let Some(t) = self.trimmer.take() {
-            let _ = t.join();
+            let until = self.shared.clock.now().after(SHUTDOWN_PATIENCE);
+            let rings = self.shared.bell.rings();
+            while !t.is_finished() && self.shared.clock.now() < until {
+                self.shared.bell.wait(rings, TRIMMER_LOOK);
+            }
+            ended &= t.is_finished();
+            if t.is_finished() {
+                let _ = t.join();
+            }
         }
         lock(&self.shared.core).end_all_requests();
-        self.lock = None;
+        if ended {
+            self.lock = None;
+        } else {
+            // whoever owned the root now would race our own writer: it stays locked until this process ends (I1)
+            tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
+            std::mem::forget(self.lock.take());
+        }
     }
 
     fn stats(&self) -> TierStats {

@@ -147,6 +147,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         stop: AtomicBool::new(false),
         temp_counter: AtomicU64::new(first_temp),
         probes: Mutex::default(),
+        floor: Mutex::default(),
         free: Mutex::new(None),
     });
     let trimmer = trim_or_spawn(&shared, root_lock.as_ref())?;
@@ -245,6 +246,9 @@ fn trim_or_spawn(shared: &Arc<Shared>, root_lock: Option<&Arc<RootLock>>) -> Res
     let work = move || {
         trim(&shared);
         lock(&shared.core).trimming = false;
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
         if let Err(error) = identify(&shared, root_lock.as_deref()) {
             tracing::error!(%error, "the namespace's directory cannot be made; stores will fail");
         }
@@ -276,10 +280,17 @@ fn trim(shared: &Shared) {
                 want /= 2;
             }
         }
-        if batch.is_empty() {
+        // files that could not be removed come round again after a while: not in this trim
+        if batch.iter().all(|v| tried.contains(&v.id)) {
+            let mut core = lock(&shared.core);
+            batch.drain(..).for_each(|v| core.keep(v.id, false));
             break;
         }
         for v in batch.drain(..) {
+            if shared.stop.load(Ordering::Relaxed) {
+                lock(&shared.core).keep(v.id, false);
+                continue;
+            }
             let failures = lock(&shared.core).stats.unlink_failures;
             tried.insert(v.id);
             shared.remove_victim(&v, EvictReason::Trim, false);

@@ -86,6 +86,7 @@ impl Work for Probe {
         let whole = s.file_len();
         let stat = stat
             .filter(|t| t.kind == FileKind::File && (t.len == whole || t.len == s.params.block_len as u64));
+        let mut inserted = false;
         if let Some(stat) = stat {
             let mut core = lock(&s.core);
             if core.index.find(self.fp).is_none()
@@ -105,9 +106,11 @@ impl Work for Probe {
                 let w = u32::try_from(weight(stat.allocated)).unwrap_or(u32::MAX);
                 core.policy.insert(id, self.fp, w, RequestTag::NONE);
                 core.stats.blocks += 1;
+                core.events.stored(&self.key);
+                inserted = true;
             }
         }
-        if stat.is_some() {
+        if inserted {
             s.dirs.found_file(0, at.fan, at.leaf);
         }
         self.end(stat.is_some());

@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    /// Held by the worker that makes room above the floor; taken before every other lock.
+    pub(crate) floor: Mutex<()>,
     /// When the file system was last asked for its free bytes, and what it said less what was reserved since.
     pub(crate) free: Mutex<Option<(Instant, u64)>>,
 }
@@ -110,11 +112,6 @@ enum Removed {
 impl Shared {
     pub(crate) fn fingerprint(&self, key: &Key) -> Fingerprint {
         fingerprint(key, self.ns.seed())
-    }
-
-    /// The entry of a block that can be loaded now.
-    pub(crate) fn core_ready(&self, fp: Fingerprint) -> Option<crate::evict::Id> {
-        lock(&self.core).ready(fp)
     }
 
     /// The directory of this tier's own namespace.
@@ -186,7 +183,13 @@ impl Shared {
         let Some(floor) = self.params.min_free else {
             return Ok(());
         };
-        let missing = (floor + bytes).saturating_sub(self.free_bytes(bytes, false));
+        let want = floor.saturating_add(bytes);
+        if self.free_bytes(bytes, false) >= want {
+            return Ok(());
+        }
+        // one worker at a time makes room, each for what is then still missing
+        let _turn = lock(&self.floor);
+        let missing = want.saturating_sub(self.free_bytes(bytes, true));
         if missing == 0 {
             return Ok(());
         }
@@ -195,7 +198,7 @@ impl Shared {
         for v in &victims {
             self.remove_victim(v, EvictReason::NoSpace, false);
         }
-        if self.free_bytes(bytes, true) < floor + bytes {
+        if self.free_bytes(bytes, true) < want {
             return Err(NoRoom(RefuseReason::NoSpace));
         }
         Ok(())

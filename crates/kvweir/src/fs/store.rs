@@ -50,8 +50,8 @@ pub(crate) struct StoreRun {
 enum Begin {
     /// Write it; an entry and `granted` bytes are reserved.
     Write { id: Id, granted: u64 },
-    /// It is there already.
-    Present,
+    /// It is there already, and pinned.
+    Present(Id),
     /// Another worker writes it and will tell.
     Joined,
     /// Something that is no block lies there: remove it first.
@@ -121,24 +121,34 @@ impl StoreRun {
                     replaced = true;
                     self.remove_if(id, State::Bad, EvictReason::Corrupt);
                 }
-                Begin::Present if checked || self.size_is_right(&at) => {
-                    lock(&self.shared.core).stats.present_blocks += 1;
-                    return Some(BlockOutcome::Present);
-                }
-                Begin::Present => {
-                    // the file went or changed behind our back: forget it, then store anew
+                Begin::Present(id) => {
+                    // pinned since it was found, so the file looked at is the entry's own (I3)
+                    let right = checked || self.size_is_right(&at);
                     checked = true;
-                    if let Some(id) = self.shared.core_ready(fp) {
+                    if !right {
+                        // it went or changed behind our back: forget it, then store anew
                         self.remove_if(id, State::Ready, EvictReason::External);
+                    }
+                    let mut core = lock(&self.shared.core);
+                    core.unpin(id);
+                    if right {
+                        core.stats.present_blocks += 1;
+                        return Some(BlockOutcome::Present);
                     }
                 }
             }
+        };
+        let claim = Claim {
+            run: self,
+            id,
+            granted,
         };
         let slot = self.slots.get(unit).and_then(|s| lock(s).take());
         let written = match slot {
             Some(slot) => self.write(key, &at, &slot, scratch),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
+        std::mem::forget(claim);
         Some(self.settle(id, key, &at, granted, written))
     }
 
@@ -153,7 +163,10 @@ impl StoreRun {
                 }
                 let Some(id) = core.index.find(fp) else { break };
                 match core.index.state(id) {
-                    State::Ready => return Begin::Present,
+                    State::Ready => {
+                        core.pin(id);
+                        return Begin::Present(id);
+                    }
                     State::Bad => return Begin::Replace(id),
                     State::Writing => {
                         // our slot is not needed any more and must be free before the report
@@ -251,7 +264,11 @@ impl StoreRun {
             entered = again.1;
         }
         if let Err(e) = entered {
-            lock(&s.core).budget.change(change.before, change.now);
+            let mut core = lock(&s.core);
+            core.budget.change(change.before, change.now);
+            if classify(&e) == IoClass::Full {
+                core.eviction_does_not_help(s.clock.now());
+            }
             return Err(e);
         }
         self.progress.begin_io(s.clock.now());
@@ -268,6 +285,11 @@ impl StoreRun {
                 };
                 encode(&trailer, page);
                 match self.write_and_publish(at, slot, page) {
+                    // somebody removed the directory behind our back
+                    Err(e) if classify(&e) == IoClass::Gone => s
+                        .dirs
+                        .remake(&*s.disk, s.own_dir(), at.fan, at.leaf)
+                        .and_then(|()| self.write_and_publish(at, slot, page)),
                     Err(e) if classify(&e) == IoClass::Full && self.evict_for_full_device(&e) => {
                         self.write_and_publish(at, slot, page)
                     }
@@ -287,7 +309,7 @@ impl StoreRun {
                 let mut core = lock(&s.core);
                 core.budget.change(change.before, change.now);
                 if classify(&e) == IoClass::Full {
-                    core.eviction_does_not_help();
+                    core.eviction_does_not_help(s.clock.now());
                 }
                 Err(e)
             }
@@ -296,7 +318,8 @@ impl StoreRun {
 
     fn evict_for_full_device(&self, e: &io::Error) -> bool {
         let s = &*self.shared;
-        if lock(&s.core).full_for_others {
+        let now = s.clock.now();
+        if lock(&s.core).no_help_until.is_some_and(|until| now < until) {
             return false;
         }
         s.device_full(e);
@@ -350,10 +373,11 @@ impl StoreRun {
                 r => break (temp, r?),
             }
         };
-        let published = (!s.params.bounded)
-            .then(|| file.try_lock())
-            .transpose()
-            .and_then(|_| write_full(&*file, slot, page))
+        if !s.params.bounded {
+            // tells a sweeper that a live writer has it; file systems without locks do without
+            let _ = file.try_lock();
+        }
+        let published = write_full(&*file, slot, page)
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
         if published.is_err() {
@@ -402,7 +426,7 @@ impl StoreRun {
                     let fp = core.index.fingerprint(id);
                     core.policy.insert(id, fp, weight, self.req.tag());
                     core.stats.blocks += 1;
-                    core.full_for_others = false;
+                    core.no_help_until = None;
                     core.stats.stored_blocks += 1;
                     core.stats.stored_bytes += s.file_len();
                     core.events.stored(key);
@@ -429,6 +453,21 @@ impl StoreRun {
                 BlockOutcome::Failed(kind)
             }
         }
+    }
+}
+
+/// A reserved entry while its file is written. Dropped only by a panic: then the reservation is given back and those
+/// who joined are told (I4).
+struct Claim<'a> {
+    run: &'a StoreRun,
+    id: Id,
+    granted: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        lock(&self.run.shared.core).budget.release(self.granted);
+        self.run.abort(self.id, ErrorKind::Unavailable);
     }
 }
 

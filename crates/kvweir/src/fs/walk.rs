@@ -251,7 +251,17 @@ impl Walk<'_> {
             match stat.kind {
                 FileKind::Dir => {
                     out.other_bytes += stat.allocated;
-                    stack.extend(self.entries(&p)?.into_iter().map(|(name, _)| p.join(name)));
+                    match self.disk.list(&p, &mut |name, _| stack.push(p.join(name))) {
+                        // somebody else's (`lost+found` of a mount point): counted as far as it can be seen
+                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                            tracing::warn!(dir = %p.display(), %error, "a foreign directory cannot be read");
+                            out.foreign_files += 1;
+                        }
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                            return Err(Error::io("list directory", p.display(), e));
+                        }
+                        _ => {}
+                    }
                 }
                 FileKind::File => {
                     let own = p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);

@@ -203,6 +203,10 @@ impl Manager {
 
     /// Makes room in the primary tier for those of `keys` (in prefix order) that are not there. `None`: no room now.
     pub fn prepare_store(&mut self, keys: &[Key], req: RequestId) -> Option<Prepared> {
+        if self.held {
+            // a copy of before the reset may still name these keys
+            return None;
+        }
         // what ended since may have freed slots
         self.poll();
         let prepared = self.primary.prepare_store(keys, req)?;
@@ -316,7 +320,7 @@ impl Manager {
             .filter_map(|s| s.gate.as_mut())
             .for_each(Gate::reset);
         self.polled = false;
-        self.held = !self.tiers.is_empty();
+        self.held = true;
     }
 
     /// The engine's late copies of before the reset are over: promotions may begin again.
@@ -326,9 +330,22 @@ impl Manager {
 
     /// Shuts all tiers down: what runs ends, the rest is cancelled and accounted for.
     pub fn shutdown(&mut self) {
-        self.tiers.iter_mut().for_each(|s| s.pending.clear());
+        for i in 0..self.tiers.len() {
+            self.drop_pending(i, |_| true);
+        }
         self.tiers.iter_mut().for_each(|s| s.tier.shutdown());
         self.poll();
+        // jobs whose I/O hangs are not waited for; their slots stay claimed by the guards they hold (I5)
+        for (_, job) in std::mem::take(&mut self.jobs) {
+            match job.direction {
+                Direction::Load => self.primary.complete_store(&job.keys, false),
+                Direction::Store => self.primary.complete_load(&job.keys),
+            }
+            let gate = self.tiers.get_mut(job.tier).and_then(|s| s.gate.as_mut());
+            if let (Some(a), Some(gate)) = (job.admission, gate) {
+                gate.cancel(a);
+            }
+        }
     }
 
     /// Takes the secondary tiers off, shut down, the primary tier kept.

@@ -285,11 +285,16 @@ impl Primary {
     /// The bytes of `keys` arrived (`success`) or will not: they become readable, or their slots free.
     pub fn complete_store(&mut self, keys: &[Key], success: bool) {
         for key in keys {
-            let Some((id, slot)) = self.slot_of(key).filter(|(_, s)| !s.ready) else {
+            let found = self.slot_of(key).filter(|(_, s)| !s.ready).map(|(id, _)| id);
+            // a slot that an I/O of ours still fills (a promotion) is completed by its report, not by an engine that
+            // names more keys than it was given slots for (I2)
+            let Some(id) = found.filter(|&id| !success || self.region.is_free(id)) else {
                 continue;
             };
             if success {
-                slot.ready = true;
+                if let Some(slot) = self.slots.get_mut(id as usize) {
+                    slot.ready = true;
+                }
                 self.events.stored(key);
             } else {
                 self.policy.remove(id);

@@ -116,6 +116,7 @@ class KvweirFsTier(SecondaryTierManager):
         except Exception:
             # a call after shutdown, or rows that do not exist: reported as failed, never raised into the engine
             logger.exception("job %s could not be submitted", job.job_id)
+            self.has_pending_work = lambda: True  # type: ignore[method-assign]
             self._failed_at_once.append((job.job_id, not store, [False] * len(keys), 1, 0, 0.0, 0.0))
 
     def get_finished_jobs(self) -> Iterable[Any]:
@@ -124,6 +125,7 @@ class KvweirFsTier(SecondaryTierManager):
         if self._failed_at_once:
             ended += self._failed_at_once
             self._failed_at_once = []
+            self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
         return [self._result(*e) for e in ended if e[0] in self._jobs]
 
     def _result(
