@@ -66,8 +66,8 @@ def test_an_unbounded_directory_is_probed_once_and_the_answer_kept(tmp_path, mem
 @pytest.mark.parametrize("bad", [b"", b"x" * 1000])
 def test_a_key_of_a_wrong_size_is_refused(tmp_path, memory, bad):
     tier = open_tier(memory, tmp_path)
-    with pytest.raises(InvalidError):
-        tier.lookup(bad, Request("r"))
+    assert tier.lookup(bad, Request("r")) == MISS
+    tier.finish("r", [bad])
     with pytest.raises(InvalidError):
         tier.submit_store(1, "r", [bad], [0])
     with pytest.raises(InvalidError):
@@ -124,13 +124,14 @@ def test_a_closed_tier_says_so_and_answers_miss(tmp_path, memory):
     for call in (
         lambda: tier.submit_store(1, "r", [key(1)], [0]),
         lambda: tier.submit_load(1, "r", [key(1)], [0]),
-        lambda: tier.touch("r", []),
-        lambda: tier.finish("r", []),
-        tier.drain,
         tier.namespace_dir,
     ):
         with pytest.raises(ClosedError):
             call()
+    # what an engine still calls on its way down never raises into it
+    tier.touch("r", [key(1)])
+    tier.finish("r", [key(1)])
+    tier.drain()
     assert tier.shutdown() == []
     assert tier.stats()["stored_blocks"] == 1
 
