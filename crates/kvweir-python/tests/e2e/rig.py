@@ -35,7 +35,7 @@ def _shared() -> Path:
 ENV = _shared() / "vllm-rig" / "env.sh"
 CACHE = Path(os.environ.get("KVWEIR_CACHE", Path.home() / ".cache" / "kvweir-vllm"))
 MODEL = CACHE / "tiny-llama"
-LIFETIME_S = 420
+LIFETIME_S = 900
 
 
 def tier(root: Path, **settings: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any
 import rig
 from engine import prompt
 
-READY_S = 300
-ANSWER_S = 120
+READY_S = 600
+ANSWER_S = 300
 
 
 def _free_port() -> int:
