@@ -484,3 +484,57 @@ fn a_report_of_an_unknown_job_is_ignored_and_an_unready_load_refused() {
     w.store(r, &keys([1]));
     assert_eq!(w.m.take_job_times().stores.len(), 1);
 }
+
+#[test]
+fn a_promotion_is_completed_by_its_report_and_by_nobody_else() {
+    let mut w = world(8, vec![tier(64)], None);
+    let (r, ks) = (w.begin(1), keys(1..3));
+    w.store(r, &ks);
+    w.drop_primary();
+    lock(&w.tiers[0].0).hold_now();
+    let a = w.begin(2);
+    assert_eq!(w.m.lookup(&ks[0], a), Found::HitPending);
+    w.m.on_schedule_end();
+    let b = w.begin(3);
+    // another request computes both, and names both when only one was its to write
+    assert_eq!(w.m.prepare_store(&ks, b).unwrap().to_store.len(), 1);
+    w.m.complete_store(&ks, b, true);
+    assert_eq!(
+        w.m.primary().state(&ks[0]),
+        SlotState::Writing,
+        "its load still runs"
+    );
+    assert_eq!(w.m.primary().state(&ks[1]), SlotState::Ready);
+    lock(&w.tiers[0].0).release();
+    w.m.poll();
+    assert_eq!(w.m.primary().state(&ks[0]), SlotState::Ready);
+}
+
+#[test]
+fn stores_wait_until_a_reset_is_flushed() {
+    let mut w = world(8, vec![], None);
+    let (r, ks) = (w.begin(1), keys(1..2));
+    w.m.prepare_store(&ks, r).unwrap();
+    w.m.reset();
+    let b = w.begin(2);
+    assert!(
+        w.m.prepare_store(&ks, b).is_none(),
+        "a copy of before the reset may still land"
+    );
+    w.m.complete_store(&ks, r, true);
+    assert_eq!(w.m.primary().state(&ks[0]), SlotState::Absent);
+    w.m.on_reset_flushed();
+    assert!(w.m.prepare_store(&ks, b).is_some());
+}
+
+#[test]
+fn a_shutdown_leaves_no_block_pending() {
+    let mut w = world(8, vec![tier(64)], None);
+    let (r, ks) = (w.begin(1), keys(1..3));
+    w.store(r, &ks);
+    w.drop_primary();
+    let a = w.begin(2);
+    assert_eq!(w.m.lookup(&ks[0], a), Found::HitPending);
+    w.m.shutdown();
+    assert_eq!(w.m.primary().state(&ks[0]), SlotState::Absent);
+}

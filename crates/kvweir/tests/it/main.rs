@@ -13,6 +13,8 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod races;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;
