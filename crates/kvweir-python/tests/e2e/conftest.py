@@ -1,7 +1,6 @@
 """Where the environments and the real engine come from; see ``rig.py``."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder on a disk for the whole session."""
     return tmp_path_factory.mktemp("e2e")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def regions() -> Iterator[None]:
-    """Removes the shared regions that killed engines of this session left behind."""
-    before = set(rig.shared_regions())
-    yield
-    for path in set(rig.shared_regions()) - before:
-        if not rig.in_use(path):
-            path.unlink(missing_ok=True)

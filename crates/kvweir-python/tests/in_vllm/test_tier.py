@@ -248,6 +248,22 @@ def test_stores_beyond_the_bytes_in_flight_are_refused_at_once(start, ours):
     assert detector.should_store(2)
 
 
+def test_jobs_that_fail_count_as_failures_also_when_some_blocks_were_written(start, ours):
+    pytest.importorskip("vllm.v1.kv_offload.tiering.backpressure", reason="no back-pressure in this vLLM")
+    from kvweir.vllm import KvweirDetector
+
+    detector = KvweirDetector(high_water_s=0.01, low_water_s=0.002, failure_threshold=3)
+    detector.attach(16384, 1 << 20)
+    for written in (0, 16384, 3 * 16384):
+        assert not detector.is_under_pressure()
+        detector.begin(4 * 16384)
+        detector.end(4 * 16384, 0.0001, written, True)
+    assert detector.is_under_pressure()
+    detector.begin(16384)
+    detector.end(16384, 0.0001, 16384, False)
+    assert detector.inflight_bytes == 0
+
+
 def with_events(sim, monkeypatch) -> None:
     """The rig's configuration, with vLLM's KV events on."""
     make = sim.make_config

@@ -33,8 +33,6 @@ def listed(table: str = "does_not_apply") -> dict[str, str]:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Upstream's tests, copied."""
     vllm = pytest.importorskip("vllm")
-    if os.environ.get("KVWEIR_UPSTREAM") != "1":
-        pytest.skip("set KVWEIR_UPSTREAM=1: takes minutes")
     if missing := rig_missing():
         pytest.skip(missing)
     if vllm.__version__.partition("+")[0] != VERSION:

@@ -124,7 +124,8 @@ class KvweirDetector(DetectorBase):
         """That job ended: the device took ``device_s`` for ``written`` bytes, or failed."""
         self.inflight_bytes = max(0, self.inflight_bytes - num_bytes)
         now = time.monotonic()
-        if failed and written == 0:
+        if failed:
+            # also when some blocks were written: a dying disk still takes a few
             self._native.failed(now)
         elif written > 0:
             if self.inflight_bytes == 0:
