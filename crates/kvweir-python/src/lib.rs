@@ -4,6 +4,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `tier.rs` | the file tier over a caller's memory |
+//! | `keys.rs` | keys, rows and positions as Python gives them |
 //! | `pressure.rs` | detector and drop policies |
 //! | `buffer.rs` | memory of Python as a region, and copies between addresses: the only `unsafe` |
 //! | `errors.rs` | one exception class an error kind |
@@ -11,6 +12,7 @@
 
 mod buffer;
 mod errors;
+mod keys;
 mod logs;
 mod pressure;
 mod tier;

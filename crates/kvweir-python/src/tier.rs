@@ -1,6 +1,6 @@
 //! The file tier over memory of the caller. Calls of the scheduler are short and keep the interpreter's lock: to get it
-//! back from a busy Python thread takes 5 ms, ten times what submitting 2,048 blocks does. Opening, draining and closing
-//! release it.
+//! back from a busy Python thread takes 5 ms, more than ten times what submitting 2,048 blocks does. Opening, draining
+//! and closing release it.
 
 use std::{
     path::PathBuf,
@@ -15,20 +15,18 @@ use kvweir::{
     io::{Region, pool::PoolSize},
     metrics::{EvictReason, RefuseReason, TierStats},
     namespace::Namespace,
-    tier::{
-        BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob,
-        Tier,
-    },
+    tier::{BlockOutcome, Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
 };
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
-    types::{PyBytes, PyDict, PyList},
+    types::{PyBytes, PyDict},
 };
 
 use crate::{
     buffer::View,
     errors::{ClosedError, UnavailableError, raise},
+    keys::{Names, by_position, positions, rows},
 };
 
 struct Open {
@@ -38,23 +36,28 @@ struct Open {
     events: Vec<Event>,
 }
 
+#[derive(Default)]
+struct State {
+    open: Option<Open>,
+    /// The context of the last lookup and the request it names: thousands of lookups in a row bring the same one.
+    asking: Option<(Py<PyAny>, RequestId)>,
+}
+
 /// A bounded file tier over a writable buffer of rows.
 #[pyclass(frozen, module = "kvweir._kvweir")]
 struct FsTier {
-    open: Mutex<Option<Open>>,
+    state: Mutex<State>,
     /// Released after the engine, which may still touch it.
     view: Mutex<Option<View>>,
     last: Mutex<TierStats>,
     answers: [Py<PyAny>; 3],
-    /// The context of the last lookup and the request it names: thousands of lookups in a row bring the same one.
-    asking: Mutex<Option<(Py<PyAny>, RequestId)>>,
 }
 
 impl Drop for FsTier {
     fn drop(&mut self) {
         // forgotten by its owner: the same care as at shutdown, without an interpreter to raise into
-        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut o) = open else { return };
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut o) = state.open.take() else { return };
         o.engine.shutdown();
         if !(0..o.region.num_slots()).all(|slot| o.region.is_free(slot)) {
             std::mem::forget(self.view.get_mut().unwrap_or_else(PoisonError::into_inner).take());
@@ -67,57 +70,72 @@ impl Drop for FsTier {
 type Ended = (u64, bool, Vec<bool>, usize, u64, f64, f64);
 
 impl FsTier {
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
-        self.lock()
-            .as_mut()
-            .map(f)
+        let mut state = self.lock();
+        let open = state.open.as_mut();
+        open.map(f)
             .ok_or_else(|| ClosedError::new_err("the tier was shut down"))
     }
 
-    /// The request that `context.req_id` names.
-    fn asking(&self, context: &Bound<'_, PyAny>) -> PyResult<RequestId> {
-        let known = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, req)) = known.as_ref().filter(|(c, _)| context.is(c)) {
-            return Ok(*req);
+    /// The state, and the request that `context.req_id` names.
+    fn asking(&self, context: &Bound<'_, PyAny>) -> PyResult<(MutexGuard<'_, State>, RequestId)> {
+        let state = self.lock();
+        if let Some((known, req)) = &state.asking
+            && context.is(known)
+        {
+            let req = *req;
+            return Ok((state, req));
         }
-        drop(known);
+        drop(state);
         let name = context.getattr(pyo3::intern!(context.py(), "req_id"))?;
         let req = request(&name.extract::<pyo3::pybacked::PyBackedStr>()?);
         self.remember(Some((context.clone().unbind(), req)));
-        Ok(req)
+        Ok((self.lock(), req))
     }
 
     /// Replaces the remembered context; the old one is let go of outside the lock.
     fn remember(&self, context: Option<(Py<PyAny>, RequestId)>) {
-        let mut known = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *known, context);
-        drop(known);
+        let old = std::mem::replace(&mut self.lock().asking, context);
         drop(old);
     }
+}
 
-    /// Keys and slots of a job.
-    fn job(keys: &Bound<'_, PyList>, slots: Vec<u32>) -> PyResult<Vec<(Key, u32)>> {
-        if keys.len() != slots.len() {
+/// Keys and rows of a job, as Python gave them.
+struct Job {
+    names: Names,
+    rows: Vec<u32>,
+    positions: Vec<u64>,
+}
+
+impl Job {
+    fn new(
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        known: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let job = Self {
+            names: Names::of(keys)?,
+            rows: rows(slots)?,
+            positions: positions(keys, known)?,
+        };
+        if job.names.len() != job.rows.len() {
             return Err(PyValueError::new_err("as many slots as keys are wanted"));
         }
-        keys.iter()
-            .zip(slots)
-            .map(|(k, slot)| Ok((key_of(&k)?, slot)))
+        Ok(job)
+    }
+
+    /// The blocks, in prefix order where positions tell it; fails if a row is in other use or does not exist.
+    fn blocks<B>(&self, block: impl Fn(Key, u32) -> kvweir::Result<B>) -> kvweir::Result<Vec<B>> {
+        let pairs = self.names.keys().zip(self.rows.iter().copied());
+        by_position(pairs, &self.positions)
+            .into_iter()
+            .map(|(key, slot)| block(key, slot))
             .collect()
     }
-}
-
-/// Those of `keys` that are keys.
-fn known(keys: &Bound<'_, PyList>) -> Vec<Key> {
-    keys.iter().filter_map(|k| key_of(&k).ok()).collect()
-}
-
-fn key_of(k: &Bound<'_, PyAny>) -> PyResult<Key> {
-    Key::new(k.cast::<PyBytes>()?.as_bytes()).map_err(raise)
 }
 
 /// The engine's number of a request's name.
@@ -189,11 +207,13 @@ impl FsTier {
             events: Vec::new(),
         };
         Ok(Self {
-            open: Mutex::new(Some(open)),
+            state: Mutex::new(State {
+                open: Some(open),
+                asking: None,
+            }),
             view: Mutex::new(Some(view)),
             last: Mutex::default(),
             answers: [answers.0, answers.1, answers.2],
-            asking: Mutex::default(),
         })
     }
 
@@ -204,108 +224,109 @@ impl FsTier {
 
     /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.
     fn lookup(&self, key: &Bound<'_, PyBytes>, context: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = key.py();
-        let req = self.asking(context)?;
+        let (mut state, req) = self.asking(context)?;
         // a name that is no key is held by nobody; nothing raises into the engine
-        let answer = match (Key::new(key.as_bytes()), self.lock().as_mut()) {
+        let answer = match (Key::new(key.as_bytes()), state.open.as_mut()) {
             (Ok(key), Some(o)) => o.engine.lookup(&key, req),
             _ => Lookup::Miss,
         };
+        drop(state);
         let [miss, hit, retry] = &self.answers;
         Ok(match answer {
             Lookup::Miss => miss,
             Lookup::Hit => hit,
             Lookup::Retry => retry,
         }
-        .clone_ref(py))
+        .clone_ref(key.py()))
     }
 
-    /// Starts storing rows `slots` under `keys`.
-    fn submit_store(&self, job: u64, req: &str, keys: &Bound<'_, PyList>, slots: Vec<u32>) -> PyResult<()> {
-        let (blocks, req) = (Self::job(keys, slots)?, request(req));
+    /// Starts storing rows `slots` under `keys`, in the order of `positions` where these are given.
+    #[pyo3(signature = (job, req, keys, slots, positions=None))]
+    fn submit_store(
+        &self,
+        job: u64,
+        req: &str,
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        positions: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let blocks = Job::new(keys, slots, positions)?;
         self.with(|o| {
-            let n = blocks.len();
-            let blocks: Vec<StoreBlock> = blocks
-                .into_iter()
-                .filter_map(|(key, slot)| {
-                    Some(StoreBlock {
+            let (region, n) = (o.region.clone(), blocks.rows.len());
+            o.engine.store_later(JobId(job), request(req), n, move || {
+                blocks.blocks(|key, slot| {
+                    Ok(StoreBlock {
                         key,
-                        slot: o.region.read(slot).ok()?,
+                        slot: region.read(slot)?,
                     })
                 })
-                .collect();
-            if blocks.len() < n {
-                o.reports.push(failed(job, Direction::Store, n));
-            } else {
-                o.engine.submit_store(StoreJob {
-                    id: JobId(job),
-                    req,
-                    blocks,
-                });
-            }
+            });
         })
     }
 
     /// Starts loading `keys` into rows `slots`.
-    fn submit_load(&self, job: u64, req: &str, keys: &Bound<'_, PyList>, slots: Vec<u32>) -> PyResult<()> {
-        let (blocks, req) = (Self::job(keys, slots)?, request(req));
+    fn submit_load(
+        &self,
+        job: u64,
+        req: &str,
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let blocks = Job::new(keys, slots, None)?;
         self.with(|o| {
-            let n = blocks.len();
-            let blocks: Vec<LoadBlock> = blocks
-                .into_iter()
-                .filter_map(|(key, slot)| {
-                    Some(LoadBlock {
+            let (region, n) = (o.region.clone(), blocks.rows.len());
+            o.engine.load_later(JobId(job), request(req), n, move || {
+                blocks.blocks(|key, slot| {
+                    Ok(LoadBlock {
                         key,
-                        slot: o.region.write(slot).ok()?,
+                        slot: region.write(slot)?,
                     })
                 })
-                .collect();
-            if blocks.len() < n {
-                o.reports.push(failed(job, Direction::Load, n));
-            } else {
-                o.engine.submit_load(LoadJob {
-                    id: JobId(job),
-                    req,
-                    blocks,
-                });
-            }
+            });
         })
     }
 
     /// The jobs that ended since the last call.
     fn poll(&self) -> Vec<Ended> {
-        let mut open = self.lock();
-        let Some(o) = open.as_mut() else { return Vec::new() };
+        let mut state = self.lock();
+        let Some(o) = state.open.as_mut() else {
+            return Vec::new();
+        };
         o.engine.poll(&mut o.reports);
         o.reports.drain(..).map(ended).collect()
     }
 
     /// Whether jobs wait, run, or were not polled yet.
     fn has_pending_work(&self) -> bool {
-        self.lock()
-            .as_ref()
-            .is_some_and(|o| !o.reports.is_empty() || o.engine.has_pending_work())
+        let state = self.lock();
+        state.open.as_ref().is_some_and(|o| o.engine.has_pending_work())
     }
 
     /// The request used `keys`, in prefix order.
-    fn touch(&self, req: &str, keys: &Bound<'_, PyList>) {
-        if let Some(o) = self.lock().as_mut() {
-            o.engine.touch(&known(keys), request(req));
+    fn touch(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (names, _) = Names::known(keys)?;
+        if let Some(o) = self.lock().open.as_mut() {
+            let keys: Vec<Key> = names.keys().collect();
+            o.engine.touch(&keys, request(req));
         }
+        Ok(())
     }
 
-    /// The request is over; `keys` are its blocks in prefix order.
-    fn finish(&self, req: &str, keys: &Bound<'_, PyList>) {
+    /// The request is over; `keys` are its blocks, in prefix order or by position.
+    fn finish(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         self.remember(None);
-        if let Some(o) = self.lock().as_mut() {
-            o.engine.on_request_finished(request(req), &known(keys));
+        let (names, positions) = Names::known(keys)?;
+        if let Some(o) = self.lock().open.as_mut() {
+            o.engine
+                .finish_later(request(req), move || by_position(names.keys(), &positions));
         }
+        Ok(())
     }
 
     /// Residency changes since the last call: whether removed, and the keys, oldest first.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Vec<(bool, Vec<Bound<'py, PyBytes>>)>> {
-        let mut open = self.lock();
-        let Some(o) = open.as_mut() else {
+        let mut state = self.lock();
+        let Some(o) = state.open.as_mut() else {
             return Ok(Vec::new());
         };
         o.engine.take_events(&mut o.events);
@@ -324,7 +345,7 @@ impl FsTier {
     /// Waits until nothing runs; what waits is cancelled and reported.
     fn drain(&self, py: Python<'_>) {
         py.detach(|| {
-            if let Some(o) = self.lock().as_mut() {
+            if let Some(o) = self.lock().open.as_mut() {
                 o.engine.drain();
             }
         });
@@ -332,7 +353,7 @@ impl FsTier {
 
     /// Numbers by name; reasons are dictionaries.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let now = self.lock().as_ref().map(|o| o.engine.stats());
+        let now = self.lock().open.as_ref().map(|o| o.engine.stats());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(s) = now {
             *last = s;
@@ -345,7 +366,7 @@ impl FsTier {
         self.remember(None);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (ended, quiet) = py.detach(|| {
-            let Some(mut o) = self.lock().take() else {
+            let Some(mut o) = self.lock().open.take() else {
                 return (Vec::new(), true);
             };
             o.engine.shutdown();
@@ -366,18 +387,6 @@ impl FsTier {
         }
         drop(view);
         Ok(ended)
-    }
-}
-
-/// The report of a job whose rows are in other use or do not exist.
-fn failed(job: u64, direction: Direction, blocks: usize) -> Report {
-    Report {
-        id: JobId(job),
-        direction,
-        blocks: vec![BlockOutcome::Failed(kvweir::ErrorKind::Invalid); blocks],
-        bytes: 0,
-        device_time: Duration::ZERO,
-        queue_time: Duration::ZERO,
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     dirs::Change,
     index::{COST_UNIT, Index, State},
     layout::{Fan, Leaf},
-    pins::Pins,
+    pins::{Held, Pins},
     store::StoreRun,
 };
 use crate::{
@@ -145,10 +145,22 @@ impl Core {
         self.stats.pinned_peak = self.stats.pinned_peak.max(self.stats.pinned_blocks);
     }
 
-    /// Pins `id` for a job: takes the pin of its request over, or adds one.
-    pub(crate) fn pin_for_job(&mut self, req: RequestId, id: Id) {
-        if !self.pins.take(req, id) {
+    /// Hands what `req` pins to a job.
+    pub(crate) fn lend(&mut self, req: RequestId) -> Held {
+        self.pins.lend(req)
+    }
+
+    /// Pins `id` for a job: takes a pin that was handed to it over, or adds one.
+    pub(crate) fn pin_for_job(&mut self, held: &mut Held, id: Id) {
+        if !held.take(id) {
             self.pin(id);
+        }
+    }
+
+    /// Takes back what a job was handed and has no use for; it is released if the request is over.
+    pub(crate) fn give_back(&mut self, req: RequestId, held: Held) {
+        for id in self.pins.give_back(req, held) {
+            self.unpin(id);
         }
     }
 

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    index::State,
+    index::{BATCH, State},
+    later::{Order, Run},
     layout::Location,
     progress::Progress,
     shared::Shared,
@@ -27,7 +28,7 @@ use crate::{
     },
     metrics::EvictReason,
     sync::lock,
-    tier::{BlockOutcome, Direction, LoadJob, RequestId, Verified},
+    tier::{BlockOutcome, Direction, LoadBlock, RequestId, Verified},
 };
 
 /// A load job on its way through the workers.
@@ -52,35 +53,38 @@ enum Bad {
     Failed(io::Error),
 }
 
-impl LoadRun {
-    /// Takes the job and its pins over.
-    pub(crate) fn new(shared: &Arc<Shared>, job: LoadJob) -> Arc<Self> {
-        let now = shared.clock.now();
-        let progress = Progress::new(job.id, Direction::Load, job.blocks.len(), now, &shared.meter);
-        let (mut keys, mut slots) = (
-            Vec::with_capacity(job.blocks.len()),
-            Vec::with_capacity(job.blocks.len()),
+impl Run for LoadRun {
+    type Block = LoadBlock;
+    const DIRECTION: Direction = Direction::Load;
+
+    fn new(shared: &Arc<Shared>, mut order: Order, blocks: Vec<LoadBlock>) -> Arc<Self> {
+        let progress = Progress::new(
+            order.id,
+            Direction::Load,
+            blocks.len(),
+            order.submitted,
+            &shared.meter,
         );
-        for b in job.blocks {
-            keys.push(b.key);
-            slots.push(Mutex::new(Some(b.slot)));
-        }
+        let (keys, slots): (Vec<Key>, _) = blocks
+            .into_iter()
+            .map(|b| (b.key, Mutex::new(Some(b.slot))))
+            .unzip();
         let fps: Vec<_> = keys.iter().map(|k| shared.fingerprint(k)).collect();
-        let ids = {
+        let mut ids = Vec::with_capacity(fps.len());
+        for part in fps.chunks(BATCH) {
             let mut core = lock(&shared.core);
-            fps.iter()
-                .map(|&fp| {
-                    let id = core.ready(fp);
-                    if let Some(id) = id {
-                        core.pin_for_job(job.req, id);
-                    }
-                    Mutex::new(id)
-                })
-                .collect()
-        };
+            ids.extend(part.iter().map(|&fp| {
+                let id = core.ready(fp);
+                if let Some(id) = id {
+                    core.pin_for_job(&mut order.held, id);
+                }
+                Mutex::new(id)
+            }));
+        }
+        lock(&shared.core).give_back(order.req, order.held);
         Arc::new(Self {
             shared: Arc::clone(shared),
-            req: job.req,
+            req: order.req,
             keys,
             fps,
             ids,
@@ -89,6 +93,12 @@ impl LoadRun {
         })
     }
 
+    fn refuse(&self, kind: ErrorKind) {
+        (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
+    }
+}
+
+impl LoadRun {
     fn finish(&self, unit: usize, outcome: BlockOutcome) {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
@@ -108,11 +118,6 @@ impl LoadRun {
             lock(&self.shared.core).stats.loaded_bytes += report.bytes;
             self.shared.report(report, self.req, &self.fps);
         }
-    }
-
-    /// Fails every block without I/O.
-    pub(crate) fn refuse(&self, kind: ErrorKind) {
-        (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
     }
 
     fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {

@@ -8,6 +8,7 @@
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
+//! | `later.rs` | what the scheduler leaves to the workers |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
@@ -19,6 +20,7 @@ mod bench;
 mod core;
 mod dirs;
 mod index;
+mod later;
 mod layout;
 mod load;
 mod lockfile;
@@ -54,16 +56,16 @@ use self::{
 use crate::{
     block::{Fingerprint, Key},
     clock::{Clock, SystemClock},
-    error::{ErrorKind, Result},
+    error::Result,
     events::{Event, Locality, Medium},
     io::{
         Disk, OsDisk,
-        pool::{Class, Pool, Work},
+        pool::{Class, Pool},
     },
-    metrics::{RefuseReason, TierStats},
+    metrics::TierStats,
     namespace::Namespace,
     sync::{Bell, lock},
-    tier::{LoadJob, Lookup, Report, RequestId, StoreJob, Tier},
+    tier::{JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
 };
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
@@ -253,6 +255,37 @@ impl FsTier {
         hits
     }
 
+    /// Starts storing `blocks` blocks. A worker calls `make` for them when it reaches the job: submitting costs the
+    /// same for one block and for thousands. The job fails if `make` does, or gives another number of blocks.
+    pub fn store_later(
+        &mut self,
+        id: JobId,
+        req: RequestId,
+        blocks: usize,
+        make: impl FnOnce() -> Result<Vec<StoreBlock>> + Send + 'static,
+    ) {
+        later::submit::<StoreRun>(&self.shared, &self.pool, (id, req), blocks, make);
+    }
+
+    /// Starts loading `blocks` blocks, made as those of [`store_later`](Self::store_later). All pins of `req` pass to
+    /// the job; those on other blocks come back when a worker has reached it.
+    pub fn load_later(
+        &mut self,
+        id: JobId,
+        req: RequestId,
+        blocks: usize,
+        make: impl FnOnce() -> Result<Vec<LoadBlock>> + Send + 'static,
+    ) {
+        later::submit::<LoadRun>(&self.shared, &self.pool, (id, req), blocks, make);
+    }
+
+    /// The request is over: its pins are released now, and a worker marks the blocks that `keys` names, in prefix
+    /// order, as used.
+    pub fn finish_later(&mut self, req: RequestId, keys: impl FnOnce() -> Vec<Key> + Send + 'static) {
+        lock(&self.shared.core).end_request(req);
+        later::touch(&self.shared, &self.pool, req, keys);
+    }
+
     /// Looks for a key that the index of a shared root does not know.
     fn probe(&self, key: &Key) -> Lookup {
         let s = &self.shared;
@@ -322,48 +355,11 @@ impl Tier for FsTier {
     }
 
     fn submit_store(&mut self, job: StoreJob) {
-        let n = job.blocks.len();
-        if n == 0 {
-            lock(&self.shared.done).push(Report::refused(
-                job.id,
-                crate::tier::Direction::Store,
-                0,
-                ErrorKind::Invalid,
-            ));
-            return;
-        }
-        let run = StoreRun::new(&self.shared, job);
-        if let Err(e) = self
-            .pool
-            .submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n)
-        {
-            let reason = if e.kind() == ErrorKind::Busy {
-                RefuseReason::QueueFull
-            } else {
-                RefuseReason::Cancelled
-            };
-            run.refuse(e.kind(), reason);
-        }
+        self.store_later(job.id, job.req, job.blocks.len(), || Ok(job.blocks));
     }
 
     fn submit_load(&mut self, job: LoadJob) {
-        let n = job.blocks.len();
-        if n == 0 {
-            lock(&self.shared.done).push(Report::refused(
-                job.id,
-                crate::tier::Direction::Load,
-                0,
-                ErrorKind::Invalid,
-            ));
-            return;
-        }
-        let run = LoadRun::new(&self.shared, job);
-        if let Err(e) = self
-            .pool
-            .submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n)
-        {
-            run.refuse(e.kind());
-        }
+        self.load_later(job.id, job.req, job.blocks.len(), || Ok(job.blocks));
     }
 
     fn poll(&mut self, reports: &mut Vec<Report>) {

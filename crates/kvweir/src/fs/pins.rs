@@ -15,6 +15,22 @@ use crate::{clock::Instant, evict::Id, tier::RequestId};
 pub(crate) struct Lease {
     ids: HashSet<Id, FixedState>,
     since: Instant,
+    number: u64,
+}
+
+/// Pins of a request that a job was handed.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    ids: HashSet<Id, FixedState>,
+    /// The lease they come from: a request of the same name that came later has another one.
+    lease: u64,
+}
+
+impl Held {
+    /// Takes the pin on `id`; returns whether there was one.
+    pub(crate) fn take(&mut self, id: Id) -> bool {
+        self.ids.remove(&id)
+    }
 }
 
 impl Lease {
@@ -34,6 +50,7 @@ impl Lease {
 pub(crate) struct Pins {
     leases: HashMap<RequestId, Lease, FixedState>,
     by_age: VecDeque<(Instant, RequestId)>,
+    begun: u64,
 }
 
 impl Pins {
@@ -41,9 +58,11 @@ impl Pins {
     pub(crate) fn lease(&mut self, req: RequestId, now: Instant) -> &mut Lease {
         self.leases.entry(req).or_insert_with(|| {
             self.by_age.push_back((now, req));
+            self.begun += 1;
             Lease {
                 ids: HashSet::default(),
                 since: now,
+                number: self.begun,
             }
         })
     }
@@ -53,9 +72,22 @@ impl Pins {
         self.lease(req, now).add(id)
     }
 
-    /// Takes the pin of `req` on `id` over; returns whether there was one.
-    pub(crate) fn take(&mut self, req: RequestId, id: Id) -> bool {
-        self.leases.get_mut(&req).is_some_and(|l| l.ids.remove(&id))
+    /// Hands all pins of `req` over. Its lease goes on.
+    pub(crate) fn lend(&mut self, req: RequestId) -> Held {
+        let lease = self.leases.get_mut(&req);
+        lease.map_or_else(Held::default, |l| Held {
+            ids: std::mem::take(&mut l.ids),
+            lease: l.number,
+        })
+    }
+
+    /// Takes back what is left of pins that `req` lent; returns those that are to be released, its lease being over
+    /// or holding them already.
+    pub(crate) fn give_back(&mut self, req: RequestId, mut held: Held) -> Vec<Id> {
+        if let Some(l) = self.leases.get_mut(&req).filter(|l| l.number == held.lease) {
+            held.ids.retain(|&id| !l.ids.insert(id));
+        }
+        held.ids.into_iter().collect()
     }
 
     /// Ends the lease of `req`; returns what it still pinned.
@@ -98,9 +130,33 @@ mod tests {
         let mut p = Pins::default();
         let (r, t) = (RequestId(1), Instant::from_nanos(0));
         assert!(p.add(r, 5, t) && !p.add(r, 5, t) && p.add(r, 6, t) && p.add(RequestId(2), 5, t));
-        assert!(p.take(r, 5) && !p.take(r, 5));
+        let mut held = p.lend(r);
+        assert!(held.take(5) && !held.take(5));
+        assert!(p.give_back(r, held).is_empty());
         assert_eq!(p.end(r), [6]);
-        assert!(p.end(r).is_empty() && p.take(RequestId(2), 5));
+        assert!(p.end(r).is_empty() && p.lend(RequestId(2)).take(5));
+    }
+
+    #[test]
+    fn what_a_job_did_not_take_goes_back_to_the_same_lease_or_is_released() {
+        let mut p = Pins::default();
+        let (r, t) = (RequestId(1), Instant::from_nanos(0));
+        for id in 1..=3 {
+            p.add(r, id, t);
+        }
+        let mut held = p.lend(r);
+        assert!(
+            held.take(1) && p.add(r, 2, t),
+            "asked again meanwhile: a pin of its own"
+        );
+        assert_eq!(p.give_back(r, held), [2]);
+        let held = p.lend(r);
+        p.end(r);
+        p.add(r, 3, t);
+        let mut back = p.give_back(r, held);
+        back.sort_unstable();
+        assert_eq!(back, [2, 3], "a later request of the same name holds its own");
+        assert_eq!(p.end(r), [3]);
     }
 
     #[test]

@@ -327,8 +327,8 @@ impl Shared {
                 Direction::Store => core.stats.store_device_time += report.device_time,
                 Direction::Load => core.stats.load_device_time += report.device_time,
             }
-            core.touch(fps.iter().copied(), req.tag());
         }
+        self.touch(req, fps);
         lock(&self.done).push(report);
         self.bell.ring();
     }

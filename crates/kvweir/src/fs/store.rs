@@ -12,6 +12,7 @@ use std::{
 use super::{
     core::{Core, Waiter, weight},
     index::{Shelf, State},
+    later::{Order, Run},
     layout::{Location, temp_name},
     progress::Progress,
     shared::Shared,
@@ -29,7 +30,7 @@ use crate::{
     },
     metrics::{EvictReason, RefuseReason},
     sync::{lock, wait_while},
-    tier::{BlockOutcome, Direction, RequestId, StoreJob},
+    tier::{BlockOutcome, Direction, RequestId, StoreBlock},
 };
 
 /// Longest wait for another worker's removal of the same block's old file.
@@ -60,24 +61,28 @@ enum Begin {
     Refused(ErrorKind),
 }
 
-impl StoreRun {
-    pub(crate) fn new(shared: &Arc<Shared>, job: StoreJob) -> Arc<Self> {
-        let now = shared.clock.now();
-        let progress = Progress::new(job.id, Direction::Store, job.blocks.len(), now, &shared.meter);
-        let (mut keys, mut slots) = (
-            Vec::with_capacity(job.blocks.len()),
-            Vec::with_capacity(job.blocks.len()),
+impl Run for StoreRun {
+    type Block = StoreBlock;
+    const DIRECTION: Direction = Direction::Store;
+
+    fn new(shared: &Arc<Shared>, order: Order, blocks: Vec<StoreBlock>) -> Arc<Self> {
+        let progress = Progress::new(
+            order.id,
+            Direction::Store,
+            blocks.len(),
+            order.submitted,
+            &shared.meter,
         );
-        for b in job.blocks {
-            keys.push(b.key);
-            slots.push(Mutex::new(Some(b.slot)));
-        }
+        let (keys, slots): (Vec<_>, _) = blocks
+            .into_iter()
+            .map(|b| (b.key, Mutex::new(Some(b.slot))))
+            .unzip();
         let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
         let shared = Arc::clone(shared);
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             shared,
-            req: job.req,
+            req: order.req,
             keys,
             fps,
             slots,
@@ -85,6 +90,20 @@ impl StoreRun {
         })
     }
 
+    fn refuse(&self, kind: ErrorKind) {
+        let reason = if kind == ErrorKind::Busy {
+            RefuseReason::QueueFull
+        } else {
+            RefuseReason::Cancelled
+        };
+        lock(&self.shared.core)
+            .stats
+            .refused(reason, self.keys.len() as u64);
+        (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
+    }
+}
+
+impl StoreRun {
     /// Notes the outcome of a block; the last one sends the report.
     pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) {
         if let Some(slot) = self.slots.get(unit) {
@@ -93,14 +112,6 @@ impl StoreRun {
         if let Some(report) = self.progress.finish(unit, outcome) {
             self.shared.report(report, self.req, &self.fps);
         }
-    }
-
-    /// Fails every block for `reason` without I/O.
-    pub(crate) fn refuse(&self, kind: ErrorKind, reason: RefuseReason) {
-        lock(&self.shared.core)
-            .stats
-            .refused(reason, self.keys.len() as u64);
-        (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
     }
 
     fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {

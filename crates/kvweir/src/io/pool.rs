@@ -92,6 +92,8 @@ struct Queues {
     store_units: usize,
     running: usize,
     running_stores: usize,
+    /// Workers that wait for work.
+    waiting: usize,
     stop: bool,
 }
 
@@ -183,11 +185,11 @@ impl Pool {
             units,
             run,
         });
+        // one is enough for whoever submits: it wakes the next
+        let wake = q.waiting > 0;
         drop(q);
-        if units == 1 {
+        if wake {
             self.shared.ready.notify_one();
-        } else {
-            self.shared.ready.notify_all();
         }
         Ok(())
     }
@@ -274,13 +276,21 @@ impl Queues {
         }
     }
 
+    fn is_claimable(&self, store_threads: usize) -> bool {
+        self.next_class(store_threads).is_some()
+    }
+
+    fn next_class(&self, store_threads: usize) -> Option<Class> {
+        match () {
+            () if !self.loads.is_empty() => Some(Class::Load),
+            () if !self.stores.is_empty() && self.running_stores < store_threads => Some(Class::Store),
+            () => None,
+        }
+    }
+
     /// The next run of units a worker should take.
     fn claim(&mut self, store_threads: usize) -> Option<(Class, Arc<dyn Work>, Range<usize>)> {
-        let class = match () {
-            () if !self.loads.is_empty() => Class::Load,
-            () if !self.stores.is_empty() && self.running_stores < store_threads => Class::Store,
-            () => return None,
-        };
+        let class = self.next_class(store_threads)?;
         let (queue, waiting) = self.of(class);
         let job = queue.front_mut()?;
         let range = job.next..(job.next + job.run).min(job.units);
@@ -301,7 +311,11 @@ fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
             let store = usize::from(class == Class::Store);
             q.running += 1;
             q.running_stores += store;
+            let wake = q.waiting > 0 && q.is_claimable(shared.size.store_threads);
             drop(q);
+            if wake {
+                shared.ready.notify_one();
+            }
             for unit in range {
                 let stopping = shared.stopping.load(Ordering::Relaxed);
                 // a fault in one unit must neither lose its report nor end the worker (I4, I10)
@@ -326,7 +340,9 @@ fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
         } else if q.stop {
             return;
         } else {
+            q.waiting += 1;
             q = wait(&shared.ready, q);
+            q.waiting -= 1;
         }
     }
 }

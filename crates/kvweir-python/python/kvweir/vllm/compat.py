@@ -89,12 +89,9 @@ def file_mapper(root: str, spec: Any) -> Any:
     return FileMapper.from_offloading_spec(**{k: v for k, v in known.items() if k in _MAPPER})
 
 
-def key_positions(context: Any) -> list[bytes]:
-    """The request's keys in prefix order, whichever tier served them; empty where the version does not tell."""
-    positions = getattr(context, "_offload_key_positions", None)  # 0.31
-    if not positions:
-        return []
-    return sorted(positions, key=positions.__getitem__)
+def key_positions(context: Any) -> dict[bytes, int] | None:
+    """Where each of the request's keys ends, whichever tier served it; None where the version does not tell."""
+    return getattr(context, "_offload_key_positions", None)  # 0.31
 
 
 def events_enabled(spec: Any) -> bool:

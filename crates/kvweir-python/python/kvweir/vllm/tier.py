@@ -6,7 +6,7 @@ Every call comes under the manager's lock and returns at once; nothing raises in
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from kvweir import FsTier, take_logs
@@ -81,7 +81,8 @@ class KvweirFsTier(SecondaryTierManager):
         # vLLM calls these thousands of times a step: no Python frame in between
         self.lookup = self._tier.lookup  # type: ignore[method-assign]
         self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
-        self._jobs: dict[int, tuple[bool, list[bytes]]] = {}
+        # jobs under way: how many blocks, and the keys of a load in its order
+        self._jobs: dict[int, tuple[int, Collection[bytes]]] = {}
         self._failed_at_once: list[Any] = []
         self._reporter = metrics.Reporter(_label(offloading_spec, tier_type, settings.root_dir))
         self._next_stats = 0.0
@@ -95,29 +96,31 @@ class KvweirFsTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: Any) -> None:
         """Starts storing; the keys come as an unordered set, beside their rows."""
-        self._submit(job_metadata, store=True)
+        job, context = job_metadata, job_metadata.req_context
+        blocks = len(job.keys)
+        self._jobs[job.job_id] = (blocks, ())
+        if self._device_fed is not None:
+            self._device_fed.begin(blocks * self._row)
+        positions = compat.key_positions(context)
+        try:
+            self._tier.submit_store(job.job_id, _request(context), job.keys, job.chunk_ids, positions)
+        except Exception:
+            self._not_submitted(job, load=False)
 
     def submit_load(self, job_metadata: Any) -> None:
         """Starts loading into the job's rows; its request's pins pass to the job."""
-        self._submit(job_metadata, store=False)
-
-    def _submit(self, job: Any, store: bool) -> None:
-        keys = list(job.keys)
-        req = job.req_context.req_id if job.req_context is not None else ""
-        slots = job.chunk_ids.tolist() if hasattr(job.chunk_ids, "tolist") else [int(i) for i in job.chunk_ids]
-        if store:
-            keys, slots = _in_prefix_order(keys, slots, job.req_context)
-        self._jobs[job.job_id] = (store, keys)
-        if store and self._device_fed is not None:
-            self._device_fed.begin(len(keys) * self._row)
-        submit = self._tier.submit_store if store else self._tier.submit_load
+        job = job_metadata
+        self._jobs[job.job_id] = (len(job.keys), job.keys)
         try:
-            submit(job.job_id, req, keys, slots)
+            self._tier.submit_load(job.job_id, _request(job.req_context), job.keys, job.chunk_ids)
         except Exception:
-            # a call after shutdown, or rows that do not exist: reported as failed, never raised into the engine
-            logger.exception("job %s could not be submitted", job.job_id)
-            self.has_pending_work = lambda: True  # type: ignore[method-assign]
-            self._failed_at_once.append((job.job_id, not store, [False] * len(keys), 1, 0, 0.0, 0.0))
+            self._not_submitted(job, load=True)
+
+    def _not_submitted(self, job: Any, load: bool) -> None:
+        """A call after shutdown, or odd rows: reported as failed, never raised into the engine."""
+        logger.exception("job %s could not be submitted", job.job_id)
+        self.has_pending_work = lambda: True  # type: ignore[method-assign]
+        self._failed_at_once.append((job.job_id, load, [False] * len(job.keys), 1, 0, 0.0, 0.0))
 
     def get_finished_jobs(self) -> Iterable[Any]:
         """The jobs that ended, each once."""
@@ -131,7 +134,7 @@ class KvweirFsTier(SecondaryTierManager):
     def _result(
         self, job_id: int, load: bool, good: list[bool], faults: int, moved: int, device_s: float, _queued: float
     ) -> Any:
-        _, keys = self._jobs.pop(job_id)
+        blocks, keys = self._jobs.pop(job_id)
         if load:
             ok = all(good)
             some = None if ok else tuple(k for k, g in zip(keys, good) if g) or None
@@ -139,7 +142,7 @@ class KvweirFsTier(SecondaryTierManager):
             # a store refused within the bound is no fault of the device
             ok, some = faults == 0, None
             if self._device_fed is not None:
-                self._device_fed.end(len(keys) * self._row, device_s, moved, not ok)
+                self._device_fed.end(blocks * self._row, device_s, moved, not ok)
         return compat.result(
             job_id=job_id, success=ok, successful_keys=some, transfer_time=device_s, transfer_bytes=moved
         )
@@ -164,7 +167,7 @@ class KvweirFsTier(SecondaryTierManager):
 
     def on_request_finished(self, req_context: Any) -> None:
         """Releases the request's pins; its blocks count as used, also those served from host memory."""
-        self._tier.finish(req_context.req_id, compat.key_positions(req_context))
+        self._tier.finish(req_context.req_id, compat.key_positions(req_context) or ())
 
     # --- events, metrics, end -----------------------------------------------------------------------------------
 
@@ -214,14 +217,8 @@ class KvweirFsTier(SecondaryTierManager):
             logger.log(level, "%s", text)
 
 
-def _in_prefix_order(keys: list[bytes], slots: list[int], context: Any) -> tuple[list[bytes], list[int]]:
-    """Store keys come as a set; where the request tells their positions, prefix order is restored."""
-    positions = getattr(context, "_offload_key_positions", None)
-    if not positions or len(keys) < 2:
-        return keys, slots
-    far = len(positions) << 32
-    order = sorted(range(len(keys)), key=lambda i: positions.get(keys[i], far))
-    return [keys[i] for i in order], [slots[i] for i in order]
+def _request(context: Any) -> str:
+    return context.req_id if context is not None else ""
 
 
 def _rows_of_bytes(view: memoryview) -> memoryview:

@@ -1,0 +1,202 @@
+//! What the scheduler leaves to the workers. Submitting costs it the same for one block and for thousands: the first
+//! worker that reaches a job makes its blocks (claims slots, takes pins, computes fingerprints), the others wait for
+//! that. A job whose blocks cannot be made is reported failed, once (I4); pins of a load pass to the job at submission
+//! and are sorted out by the worker (I3).
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock},
+};
+
+use super::{pins::Held, shared::Shared};
+use crate::{
+    block::{Fingerprint, Key},
+    clock::Instant,
+    error::{ErrorKind, Result},
+    io::{
+        PageBuffer,
+        pool::{Class, Pool, Work},
+    },
+    sync::lock,
+    tier::{Direction, JobId, Report, RequestId},
+};
+
+/// Blocks touched under one hold of the lock.
+const TOUCHED_AT_ONCE: usize = 64;
+
+/// A job as the scheduler gives it.
+pub(crate) struct Order {
+    pub(crate) id: JobId,
+    pub(crate) req: RequestId,
+    pub(crate) submitted: Instant,
+    /// What the request pinned; nothing for stores.
+    pub(crate) held: Held,
+}
+
+/// A job with its blocks.
+pub(crate) trait Run: Work + Sized + 'static {
+    /// A block and its slot.
+    type Block: Send + 'static;
+    const DIRECTION: Direction;
+
+    /// Takes blocks and pins over.
+    fn new(shared: &Arc<Shared>, order: Order, blocks: Vec<Self::Block>) -> Arc<Self>;
+    /// Fails every block without I/O.
+    fn refuse(&self, kind: ErrorKind);
+}
+
+type Make<T> = Mutex<Option<Box<dyn FnOnce() -> T + Send>>>;
+
+/// A job whose blocks are made when they are wanted.
+struct Later<R: Run> {
+    shared: Arc<Shared>,
+    id: JobId,
+    blocks: usize,
+    order: Mutex<Option<Order>>,
+    make: Make<Result<Vec<R::Block>>>,
+    run: OnceLock<Option<Arc<R>>>,
+}
+
+impl<R: Run> Later<R> {
+    /// The job, made if need be; `None` when it was reported failed instead.
+    fn get(&self) -> Option<&R> {
+        self.run.get_or_init(|| self.make()).as_deref()
+    }
+
+    fn make(&self) -> Option<Arc<R>> {
+        // gone when a call before panicked: then the order is still there
+        let make = lock(&self.make).take();
+        let blocks = make.map(|make| make());
+        let order = lock(&self.order).take();
+        match (order, blocks) {
+            (Some(order), Some(Ok(blocks))) if blocks.len() == self.blocks => {
+                Some(R::new(&self.shared, order, blocks))
+            }
+            (order, blocks) => {
+                if let Some(Err(error)) = blocks {
+                    tracing::warn!(tier = %self.shared.params.name, job = self.id.0, %error, "a job cannot be done");
+                }
+                if let Some(o) = order {
+                    lock(&self.shared.core).give_back(o.req, o.held);
+                }
+                fail(&self.shared, self.id, R::DIRECTION, self.blocks);
+                None
+            }
+        }
+    }
+}
+
+impl<R: Run> Work for Later<R> {
+    fn run(&self, unit: usize, scratch: &mut PageBuffer) {
+        if let Some(r) = self.get() {
+            r.run(unit, scratch);
+        }
+    }
+
+    fn cancel(&self, unit: usize) {
+        if let Some(r) = self.get() {
+            r.cancel(unit);
+        }
+    }
+}
+
+fn fail(shared: &Shared, id: JobId, direction: Direction, blocks: usize) {
+    lock(&shared.done).push(Report::refused(id, direction, blocks, ErrorKind::Invalid));
+    shared.bell.ring();
+}
+
+/// Queues a job of `blocks` blocks.
+pub(crate) fn submit<R: Run>(
+    shared: &Arc<Shared>,
+    pool: &Pool,
+    (id, req): (JobId, RequestId),
+    blocks: usize,
+    make: impl FnOnce() -> Result<Vec<R::Block>> + Send + 'static,
+) {
+    if blocks == 0 {
+        return fail(shared, id, R::DIRECTION, 0);
+    }
+    let (class, held) = match R::DIRECTION {
+        Direction::Store => (Class::Store, Held::default()),
+        Direction::Load => (Class::Load, lock(&shared.core).lend(req)),
+    };
+    let order = Order {
+        id,
+        req,
+        submitted: shared.clock.now(),
+        held,
+    };
+    let job = Arc::new(Later::<R> {
+        shared: Arc::clone(shared),
+        id,
+        blocks,
+        order: Mutex::new(Some(order)),
+        make: Mutex::new(Some(Box::new(make))),
+        run: OnceLock::new(),
+    });
+    if let Err(e) = pool.submit(class, Arc::clone(&job) as Arc<dyn Work>, blocks)
+        && let Some(r) = job.get()
+    {
+        r.refuse(e.kind());
+    }
+}
+
+/// Blocks that a request used.
+struct Touch {
+    shared: Arc<Shared>,
+    req: RequestId,
+    keys: Make<Vec<Key>>,
+}
+
+impl Touch {
+    fn touch(&self) {
+        let s = &*self.shared;
+        let keys = lock(&self.keys).take().map(|make| make()).unwrap_or_default();
+        let fps: Vec<Fingerprint> = keys.iter().map(|k| s.fingerprint(k)).collect();
+        s.touch(self.req, &fps);
+    }
+}
+
+impl Work for Touch {
+    fn run(&self, _: usize, _: &mut PageBuffer) {
+        self.touch();
+    }
+
+    fn cancel(&self, _: usize) {}
+}
+
+/// Marks blocks as used, soon.
+pub(crate) fn touch(
+    shared: &Arc<Shared>,
+    pool: &Pool,
+    req: RequestId,
+    keys: impl FnOnce() -> Vec<Key> + Send + 'static,
+) {
+    let work = Arc::new(Touch {
+        shared: Arc::clone(shared),
+        req,
+        keys: Mutex::new(Some(Box::new(keys))),
+    });
+    if matches!(pool.submit(Class::Load, Arc::clone(&work) as Arc<dyn Work>, 1), Err(e) if e.kind() == ErrorKind::Busy)
+    {
+        work.touch();
+    }
+}
+
+impl Shared {
+    /// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them. The scheduler gets
+    /// the lock in between.
+    pub(crate) fn touch(&self, req: RequestId, fps: &[Fingerprint]) {
+        for part in fps.rchunks(TOUCHED_AT_ONCE) {
+            lock(&self.core).touch(part.iter().copied(), req.tag());
+        }
+    }
+}
+
+impl<R: Run> fmt::Debug for Later<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Later")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
