@@ -9,6 +9,7 @@ pub mod fault;
 pub mod os;
 pub mod pool;
 pub mod region;
+mod sched;
 
 pub use buffer::PageBuffer;
 pub use disk::{Disk, DiskFile, Space, Stat};

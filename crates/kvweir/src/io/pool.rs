@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::PageBuffer;
+use super::{PageBuffer, sched::be_patient};
 use crate::{
     error::{Error, ErrorKind, Result},
     sync::{lock, wait, wait_while},
@@ -142,7 +142,10 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let worker = std::thread::Builder::new()
                 .name(format!("{name}-{i}"))
-                .spawn(move || work_loop(&shared, scratch))
+                .spawn(move || {
+                    be_patient();
+                    work_loop(&shared, scratch);
+                })
                 .map_err(|e: io::Error| Error::io("start worker", name, e))?;
             pool.workers.push(worker);
         }

@@ -60,33 +60,40 @@ class Reporter:
     """Turns snapshots into what changed since the last one."""
 
     def __init__(self, label: str) -> None:
-        self._label = label
-        self._told: dict[tuple[str, str], float] = {}
-
-    def report(self, stats: dict[str, Any]) -> Any:
-        """An OffloadingConnectorStats, or None where this version has none."""
         try:
             from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
                 OffloadingConnectorStats,
             )
         except ImportError:
+            self._new: Any = None
+        else:
+            self._new = OffloadingConnectorStats if hasattr(OffloadingConnectorStats, "set_gauge") else None
+        self._label = label
+        alone = (label,)
+        self._gauges = [(PREFIX + name, key, alone) for name, (_, key) in GAUGES.items()]
+        self._counters = [(PREFIX + name, key, alone) for name, (_, key) in COUNTERS.items()]
+        self._by_reason = [(PREFIX + name, key) for name, (_, key) in BY_REASON.items()]
+        self._told: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def report(self, stats: dict[str, Any]) -> Any:
+        """An OffloadingConnectorStats, or None where this version has none."""
+        if self._new is None:
             return None
-        out = OffloadingConnectorStats()
-        if not hasattr(out, "set_gauge"):
-            return None
-        for name, (_, key) in GAUGES.items():
-            if stats.get(key) is not None:
-                out.set_gauge(PREFIX + name, stats[key], (self._label,))
-        for name, (_, key) in COUNTERS.items():
-            self._count(out, name, "", stats[key])
-        for name, (_, key) in BY_REASON.items():
-            for reason, n in stats[key].items():
-                self._count(out, name, reason, n)
+        out = self._new()
+        for name, key, labels in self._gauges:
+            if (now := stats.get(key)) is not None:
+                out.set_gauge(name, now, labels)
+        for name, key, labels in self._counters:
+            if now := stats[key]:
+                self._count(out, name, labels, now)
+        for name, key in self._by_reason:
+            for reason, now in stats[key].items():
+                if now:
+                    self._count(out, name, (self._label, reason), now)
         return out
 
-    def _count(self, out: Any, name: str, reason: str, now: float) -> None:
-        more = now - self._told.get((name, reason), 0)
+    def _count(self, out: Any, name: str, labels: tuple[str, ...], now: float) -> None:
+        more = now - self._told.get((name, labels), 0)
         if more > 0:
-            self._told[(name, reason)] = now
-            labels = (self._label, reason) if reason else (self._label,)
-            out.increase_counter(PREFIX + name, more, labels)
+            self._told[name, labels] = now
+            out.increase_counter(name, more, labels)
