@@ -59,7 +59,7 @@ impl Names {
         self.ends.reserve(keys.min(1 << 20));
     }
 
-    fn push(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+    pub(crate) fn push(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = key.cast::<PyBytes>()?.as_bytes();
         if bytes.is_empty() || bytes.len() > kvweir::block::MAX_KEY_BYTES {
             Key::new(bytes).map_err(raise)?;
@@ -67,6 +67,20 @@ impl Names {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(u32::try_from(self.bytes.len())?);
         Ok(())
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// The bytes of a key.
+    pub(crate) fn get(&self, at: usize) -> Option<&[u8]> {
+        let begin = match at.checked_sub(1) {
+            Some(before) => *self.ends.get(before)?,
+            None => 0,
+        };
+        self.bytes.get(begin as usize..*self.ends.get(at)? as usize)
     }
 
     /// How many.

@@ -4,12 +4,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `tier.rs` | the file tier over a caller's memory |
+//! | `ahead.rs` | lookups answered ahead |
 //! | `keys.rs` | keys, rows and positions as Python gives them |
 //! | `pressure.rs` | detector and drop policies |
 //! | `buffer.rs` | memory of Python as a region, and copies between addresses: the only `unsafe` |
 //! | `errors.rs` | one exception class an error kind |
 //! | `logs.rs` | log records, kept until Python asks for them |
 
+mod ahead;
 mod buffer;
 mod errors;
 mod keys;

@@ -20,10 +20,11 @@ use kvweir::{
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
-    types::{PyBytes, PyDict},
+    types::{PyBytes, PyDict, PyString},
 };
 
 use crate::{
+    ahead::Ahead,
     buffer::View,
     errors::{ClosedError, UnavailableError, raise},
     keys::{Names, by_position, positions, rows},
@@ -41,6 +42,9 @@ struct State {
     open: Option<Open>,
     /// The context of the last lookup and the request it names: thousands of lookups in a row bring the same one.
     asking: Option<(Py<PyAny>, RequestId)>,
+    ahead: Ahead,
+    /// Lookups answered from `ahead` that the engine was not told of.
+    answered: u64,
 }
 
 /// A bounded file tier over a writable buffer of rows.
@@ -51,6 +55,20 @@ struct FsTier {
     view: Mutex<Option<View>>,
     last: Mutex<TierStats>,
     answers: [Py<PyAny>; 3],
+    /// The attribute of a context that names its request's keys in order.
+    order: Option<Py<PyAny>>,
+}
+
+impl State {
+    /// The engine, its numbers complete.
+    fn engine(&mut self) -> Option<&mut Open> {
+        let answered = std::mem::take(&mut self.answered);
+        let open = self.open.as_mut()?;
+        if answered > 0 {
+            open.engine.count_hits(answered);
+        }
+        Some(open)
+    }
 }
 
 impl Drop for FsTier {
@@ -74,10 +92,22 @@ impl FsTier {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
+    /// For calls that are no lookups: what was looked up ahead is not answered any more.
+    fn other(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        let open = state.open.as_mut();
-        open.map(f)
+        let old = std::mem::take(&mut state.ahead);
+        if old.is_of_python() {
+            drop(state);
+            drop(old);
+            state = self.lock();
+        }
+        state
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
+        self.other()
+            .engine()
+            .map(f)
             .ok_or_else(|| ClosedError::new_err("the tier was shut down"))
     }
 
@@ -99,7 +129,37 @@ impl FsTier {
 
     /// Replaces the remembered context; the old one is let go of outside the lock.
     fn remember(&self, context: Option<(Py<PyAny>, RequestId)>) {
-        let old = std::mem::replace(&mut self.lock().asking, context);
+        let mut state = self.lock();
+        let old = (
+            std::mem::replace(&mut state.asking, context),
+            std::mem::take(&mut state.ahead),
+        );
+        drop(state);
+        drop(old);
+    }
+
+    /// After a hit on `key`: looks for the keys that come next, which are pinned where they hit.
+    fn look_ahead(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        key: &[u8],
+        context: &Bound<'_, PyAny>,
+        req: RequestId,
+    ) {
+        let Some(attribute) = self.order.as_ref().filter(|_| !state.ahead.is_over()) else {
+            return;
+        };
+        // Python is asked without the lock
+        let mut ahead = std::mem::take(&mut state.ahead);
+        drop(state);
+        ahead.read_on(key, context, attribute.bind(context.py()));
+        let keys: Vec<Key> = ahead.names().keys().collect();
+        let mut state = self.lock();
+        if let Some(o) = state.open.as_mut() {
+            ahead.found(o.engine.pin_ahead(&keys, req));
+        }
+        let old = std::mem::replace(&mut state.ahead, ahead);
+        drop(state);
         drop(old);
     }
 }
@@ -146,12 +206,13 @@ fn request(name: &str) -> RequestId {
 #[pymethods]
 impl FsTier {
     /// Opens `root` for blocks of the namespace that `identity` (JSON) and `rank` name. `answers`: what `lookup`
-    /// returns for miss, hit and retry.
+    /// returns for miss, hit and retry. `order`: the attribute of a request's context whose value is a dictionary that
+    /// has the request's keys in prefix order.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the settings, by name")]
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
         min_free_bytes=None, policy="lru", load_threads=None, store_threads=None, verify=true, events=false,
-        locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0))]
+        locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, order=None))]
     fn new(
         py: Python<'_>,
         view: &Bound<'_, PyAny>,
@@ -171,6 +232,7 @@ impl FsTier {
         locality: Option<&str>,
         pin_ttl_s: f64,
         miss_ttl_s: f64,
+        order: Option<&str>,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
         let region = view.region.clone();
@@ -209,11 +271,12 @@ impl FsTier {
         Ok(Self {
             state: Mutex::new(State {
                 open: Some(open),
-                asking: None,
+                ..State::default()
             }),
             view: Mutex::new(Some(view)),
             last: Mutex::default(),
             answers: [answers.0, answers.1, answers.2],
+            order: order.map(|name| PyString::intern(py, name).into_any().unbind()),
         })
     }
 
@@ -225,13 +288,19 @@ impl FsTier {
     /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.
     fn lookup(&self, key: &Bound<'_, PyBytes>, context: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let (mut state, req) = self.asking(context)?;
+        let [miss, hit, retry] = &self.answers;
+        if state.ahead.answers(key.as_bytes()) {
+            state.answered += 1;
+            return Ok(hit.clone_ref(key.py()));
+        }
         // a name that is no key is held by nobody; nothing raises into the engine
         let answer = match (Key::new(key.as_bytes()), state.open.as_mut()) {
             (Ok(key), Some(o)) => o.engine.lookup(&key, req),
             _ => Lookup::Miss,
         };
-        drop(state);
-        let [miss, hit, retry] = &self.answers;
+        if answer == Lookup::Hit {
+            self.look_ahead(state, key.as_bytes(), context, req);
+        }
         Ok(match answer {
             Lookup::Miss => miss,
             Lookup::Hit => hit,
@@ -288,8 +357,8 @@ impl FsTier {
 
     /// The jobs that ended since the last call.
     fn poll(&self) -> Vec<Ended> {
-        let mut state = self.lock();
-        let Some(o) = state.open.as_mut() else {
+        let mut state = self.other();
+        let Some(o) = state.engine() else {
             return Vec::new();
         };
         o.engine.poll(&mut o.reports);
@@ -305,7 +374,7 @@ impl FsTier {
     /// The request used `keys`, in prefix order.
     fn touch(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (names, _) = Names::known(keys)?;
-        if let Some(o) = self.lock().open.as_mut() {
+        if let Some(o) = self.other().engine() {
             let keys: Vec<Key> = names.keys().collect();
             o.engine.touch(&keys, request(req));
         }
@@ -316,7 +385,7 @@ impl FsTier {
     fn finish(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         self.remember(None);
         let (names, positions) = Names::known(keys)?;
-        if let Some(o) = self.lock().open.as_mut() {
+        if let Some(o) = self.lock().engine() {
             o.engine
                 .finish_later(request(req), move || by_position(names.keys(), &positions));
         }
@@ -345,7 +414,7 @@ impl FsTier {
     /// Waits until nothing runs; what waits is cancelled and reported.
     fn drain(&self, py: Python<'_>) {
         py.detach(|| {
-            if let Some(o) = self.lock().open.as_mut() {
+            if let Some(o) = self.other().engine() {
                 o.engine.drain();
             }
         });
@@ -353,7 +422,7 @@ impl FsTier {
 
     /// Numbers by name; reasons are dictionaries.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let now = self.lock().open.as_ref().map(|o| o.engine.stats());
+        let now = self.lock().engine().map(|o| o.engine.stats());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(s) = now {
             *last = s;
@@ -366,9 +435,12 @@ impl FsTier {
         self.remember(None);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (ended, quiet) = py.detach(|| {
-            let Some(mut o) = self.lock().open.take() else {
+            let mut state = self.lock();
+            let _ = state.engine();
+            let Some(mut o) = state.open.take() else {
                 return (Vec::new(), true);
             };
+            drop(state);
             o.engine.shutdown();
             o.engine.poll(&mut o.reports);
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = o.engine.stats();

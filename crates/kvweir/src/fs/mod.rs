@@ -225,6 +225,16 @@ impl FsTier {
     /// so that the memory accesses of the lookups overlap. Only for bounded roots: elsewhere an unknown key is taken
     /// as a miss.
     pub fn lookup_prefix(&mut self, keys: &[Key], req: RequestId) -> usize {
+        let hits = self.pin_ahead(keys, req);
+        let stats = &mut lock(&self.shared.core).stats;
+        stats.lookup_hits += hits as u64;
+        stats.lookup_misses += u64::from(hits < keys.len());
+        hits
+    }
+
+    /// As [`lookup_prefix`](Self::lookup_prefix), for keys that will be asked for soon, in any root: nothing is counted
+    /// before [`count_hits`](Self::count_hits), and a key that is not pinned must be looked up when it is asked for.
+    pub fn pin_ahead(&mut self, keys: &[Key], req: RequestId) -> usize {
         let s = &*self.shared;
         let all = keys.len();
         let mut fps = [Fingerprint(0); BATCH];
@@ -253,9 +263,12 @@ impl FsTier {
                 break;
             }
         }
-        core.stats.lookup_hits += hits as u64;
-        core.stats.lookup_misses += u64::from(hits < all);
         hits
+    }
+
+    /// Keys that [`pin_ahead`](Self::pin_ahead) pinned were asked for.
+    pub fn count_hits(&mut self, hits: u64) {
+        lock(&self.shared.core).stats.lookup_hits += hits;
     }
 
     /// Starts storing `blocks` blocks. A worker calls `make` for them when it reaches the job: submitting costs the

@@ -50,6 +50,8 @@ HAS = {
     "locality": hasattr(_base, "Locality"),  # 0.31
     "stats": hasattr(SecondaryTierManager, "get_stats"),
 }
+# of a request's context: key -> end token, in prefix order within each KV-cache group (0.31)
+KEY_POSITIONS = "_offload_key_positions"
 _RESULT = _fields(JobResult)  # transfer_bytes: 0.31
 _EVENT = _fields(OffloadingEvent)  # locality, ownership
 _MAPPER = _parameters(FileMapper.from_offloading_spec)
@@ -91,7 +93,7 @@ def file_mapper(root: str, spec: Any) -> Any:
 
 def key_positions(context: Any) -> dict[bytes, int] | None:
     """Where each of the request's keys ends, whichever tier served it; None where the version does not tell."""
-    return getattr(context, "_offload_key_positions", None)  # 0.31
+    return getattr(context, KEY_POSITIONS, None)
 
 
 def events_enabled(spec: Any) -> bool:

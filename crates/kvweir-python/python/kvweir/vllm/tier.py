@@ -77,6 +77,7 @@ class KvweirFsTier(SecondaryTierManager):
             locality=settings.locality,
             pin_ttl_s=settings.pin_ttl_s,
             miss_ttl_s=settings.miss_ttl_s,
+            order=compat.KEY_POSITIONS,
         )
         # vLLM calls these thousands of times a step: no Python frame in between
         self.lookup = self._tier.lookup  # type: ignore[method-assign]
