@@ -9,6 +9,8 @@ mod fs_events;
 #[cfg(test)]
 mod fs_faults;
 #[cfg(test)]
+mod fs_later;
+#[cfg(test)]
 mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
