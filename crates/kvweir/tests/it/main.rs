@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod crash;
+
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;
@@ -15,6 +17,8 @@ mod fs_truth;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
+mod shared_root;
+
 mod stress;
 #[cfg(test)]
 mod support;
