@@ -4,7 +4,7 @@
 mod conformance;
 #[cfg(test)]
 mod crash;
-
+#[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;
@@ -18,7 +18,7 @@ mod fs_truth;
 mod races;
 #[cfg(test)]
 mod shared_root;
-
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;
