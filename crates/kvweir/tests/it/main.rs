@@ -15,6 +15,8 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod races;
 #[cfg(test)]
 mod shared_root;

@@ -359,11 +359,6 @@ impl Journal {
         let part = path(&self.root, true, self.member, rotation.header.generation);
         let _ = self.disk.remove_file(&part);
     }
-
-    /// Makes what was written survive a power loss.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        lock(&self.out).file.sync()
-    }
 }
 
 /// A change of generation.
