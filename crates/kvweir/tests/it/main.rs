@@ -17,6 +17,8 @@ mod fs_truth;
 #[cfg(test)]
 mod matrix;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod races;
 #[cfg(test)]
 mod shared_root;
