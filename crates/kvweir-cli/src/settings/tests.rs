@@ -293,3 +293,19 @@ fn the_default_settings_file() {
     quiet = false                            # default
     "#);
 }
+
+#[test]
+fn fuzzed_settings_are_read_or_refused_with_one_line_and_without_panic() {
+    let samples = [
+        b"seed = 5\nalpha = 0.5\nblock_bytes = \"16KiB\"\nmax_cache_size_bytes = 0x1000_0000\n".to_vec(),
+        ReplaySettings::load(None, flags(&[]))
+            .unwrap()
+            .to_toml()
+            .into_bytes(),
+    ];
+    kvweir::fuzz::fuzz("settings", &samples, |bytes| {
+        if let Err(e) = file::parse(&String::from_utf8_lossy(bytes), "s.toml") {
+            assert!(!e.to_string().is_empty());
+        }
+    });
+}

@@ -14,7 +14,6 @@ use std::{
 };
 
 use kvweir::{
-    clock::Clock,
     evict::PolicyKind,
     fs::{FsBuilder, FsSettings, FsTier, min_bound},
     io::{pool::PoolSize, sim::SimDisk},
@@ -318,8 +317,10 @@ fn long_runs_agree_with_the_model() {
     let first = number("KVWEIR_SEED").unwrap_or(1);
     let (mut seed, mut steps) = (first, 0u64);
     while clock.now().since(began) < Duration::from_secs(seconds) {
-        let mut config = ProptestConfig::default();
-        config.failure_persistence = None;
+        let config = ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng =
