@@ -9,6 +9,7 @@
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
+//! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
@@ -16,8 +17,10 @@
 
 #[cfg(feature = "testing")]
 mod bench;
+mod bounce;
 mod core;
 mod dirs;
+mod guard;
 mod index;
 mod layout;
 mod load;
@@ -40,6 +43,7 @@ use std::{
     time::Duration,
 };
 
+pub use bounce::BounceMode;
 pub use settings::{FsSettings, min_bound};
 
 use self::{
@@ -68,6 +72,8 @@ use crate::{
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a drain looks after deadlines.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How often shutdown looks whether a trim has ended.
 const TRIMMER_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for I/O that already runs.
@@ -83,6 +89,7 @@ pub struct FsBuilder {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     bell: Arc<Bell>,
+    honours_guards: bool,
 }
 
 impl FsBuilder {
@@ -96,6 +103,7 @@ impl FsBuilder {
             disk: Arc::new(OsDisk),
             clock: SystemClock::shared(),
             bell: Arc::default(),
+            honours_guards: true,
         }
     }
 
@@ -127,6 +135,16 @@ impl FsBuilder {
         self
     }
 
+    /// Whether the engine leaves a slot alone as long as a guard of it exists, also when the job was reported:
+    /// [`Primary`](crate::primary::Primary) does. If not, a load that reads straight into a slot is not reported before
+    /// its I/O has ended, however long that takes; loads through a buffer (`bounce`) and stores are reported at their
+    /// deadline either way.
+    #[must_use]
+    pub fn honours_guards(mut self, yes: bool) -> Self {
+        self.honours_guards = yes;
+        self
+    }
+
     /// Opens the root and starts the workers.
     ///
     /// # Errors
@@ -142,6 +160,7 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
         } = self;
         let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
         let Opened {
@@ -156,6 +175,7 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
         })?;
         let pool = Pool::start(&thread_name, pool_size)?;
         Ok(FsTier {
@@ -225,11 +245,16 @@ impl FsTier {
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let now = s.clock.now();
+        self.look_after(now);
         let mut core = lock(&s.core);
         if core.closed {
             return 0;
         }
         core.expire_leases(now, s.params.pin_ttl);
+        if s.guard.is_tripped() {
+            core.stats.lookup_misses += u64::from(all > 0);
+            return 0;
+        }
         let mut hits = 0;
         for (keys, begun) in keys.chunks(BATCH).zip((0..).step_by(BATCH)) {
             for (fp, key) in fps.iter_mut().zip(keys) {
@@ -262,9 +287,10 @@ impl FsTier {
             if p.is_known_miss(fp, s.clock.now()) {
                 return Lookup::Miss;
             }
-            if !p.running.insert(fp) {
+            if p.running.contains_key(&fp) {
                 return Lookup::Retry;
             }
+            p.running.insert(fp, s.clock.now());
         }
         let probe = Arc::new(Probe {
             shared: Arc::clone(s),
@@ -296,17 +322,19 @@ impl Tier for FsTier {
         let s = &*self.shared;
         {
             let now = s.clock.now();
+            self.look_after(now);
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
             core.expire_leases(now, s.params.pin_ttl);
-            // nothing can be loaded after a shutdown, and nobody would release the pin
-            if let Some(id) = core.ready(fp).filter(|_| !core.closed) {
+            // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
+            let away = core.closed || s.guard.is_tripped();
+            if let Some(id) = core.ready(fp).filter(|_| !away) {
                 core.pin_for(req, id, now);
                 core.stats.lookup_hits += 1;
                 return Lookup::Hit;
             }
             // known, but being written, removed or found bad; or the index is the whole truth
-            if s.params.bounded || core.closed || core.index.find(fp).is_some() {
+            if s.params.bounded || away || core.index.find(fp).is_some() {
                 core.stats.lookup_misses += 1;
                 return Lookup::Miss;
             }
@@ -333,6 +361,12 @@ impl Tier for FsTier {
             return;
         }
         let run = StoreRun::new(&self.shared, job);
+        if self.shared.params.read_only {
+            return run.refuse(ErrorKind::Closed, RefuseReason::ReadOnly);
+        }
+        if self.shared.guard.is_tripped() {
+            return run.refuse(ErrorKind::Unavailable, RefuseReason::Breaker);
+        }
         if let Err(e) = self
             .pool
             .submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n)
@@ -358,6 +392,9 @@ impl Tier for FsTier {
             return;
         }
         let run = LoadRun::new(&self.shared, job);
+        if self.shared.guard.is_tripped() {
+            return run.refuse(ErrorKind::Unavailable);
+        }
         if let Err(e) = self
             .pool
             .submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n)
@@ -367,6 +404,7 @@ impl Tier for FsTier {
     }
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
+        self.look_after(self.shared.clock.now());
         reports.append(&mut lock(&self.shared.done));
     }
 
@@ -387,11 +425,26 @@ impl Tier for FsTier {
     }
 
     fn has_pending_work(&self) -> bool {
-        !lock(&self.shared.done).is_empty() || self.pool.is_busy()
+        // not what workers do: one that hangs has nothing to report
+        let s = &*self.shared;
+        s.guard.owes_reports() || !lock(&s.done).is_empty() || !lock(&s.probes).running.is_empty()
     }
 
     fn drain(&mut self) {
-        self.pool.drain(DRAIN_PATIENCE);
+        let g = &self.shared.guard;
+        self.pool.cancel_queued(Class::Load);
+        for look in 1u32.. {
+            if self.pool.wait_idle(DRAIN_LOOK) {
+                return;
+            }
+            if DRAIN_LOOK * look > DRAIN_PATIENCE {
+                self.pool.cancel_queued(Class::Store);
+            }
+            self.look_after(self.shared.clock.now());
+            if g.has_hung() && !g.owes_reports() {
+                return;
+            }
+        }
     }
 
     fn shutdown(&mut self) {
@@ -411,6 +464,7 @@ impl Tier for FsTier {
                 let _ = t.join();
             }
         }
+        self.give_all_up();
         lock(&self.shared.core).end_all_requests();
         if ended {
             self.lock = None;
@@ -425,6 +479,7 @@ impl Tier for FsTier {
         let s = &*self.shared;
         let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
+        s.guard.fill(&mut t);
         t
     }
 }

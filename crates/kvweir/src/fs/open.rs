@@ -13,8 +13,10 @@ use std::{
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, weight},
     dirs::Dirs,
+    guard::Guard,
     index::{Index, Shelf, State},
     lockfile::{RootLock, host_name, unusable},
     progress::Meter,
@@ -26,7 +28,7 @@ use crate::{
     budget::Budget,
     clock::Clock,
     error::{Error, ErrorKind, IoClass, Result, classify},
-    events::{EventLog, Medium},
+    events::{EventLog, Locality, Medium},
     evict::RequestTag,
     io::{
         Disk,
@@ -61,6 +63,7 @@ pub(crate) struct Parts {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) honours_guards: bool,
 }
 
 /// Opens the root of `parts`.
@@ -73,15 +76,16 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         disk,
         clock,
         bell,
+        honours_guards,
     } = parts;
     settings.validate(block_len)?;
     let began = clock.now();
     let root = settings.root.clone();
-    make_root(&*disk, &root)?;
+    make_root(&*disk, &root, settings.read_only)?;
     let space = disk
         .space(&root)
         .map_err(|e| Error::io("ask for space", root.display(), e))?;
-    let bounded = settings.max_bytes.is_some();
+    let bounded = settings.max_bytes.is_some() && !settings.read_only;
     let root_lock = if bounded {
         Some(Arc::new(RootLock::acquire(&*disk, &root)?))
     } else {
@@ -105,7 +109,9 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         };
         walk.run(&dirs)?
     } else {
-        tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
+        if !settings.read_only {
+            tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
+        }
         (Survey::default(), vec![root.join(ns.dir())])
     };
     let mut core = Core::new(
@@ -117,12 +123,15 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
     fill(&mut core, survey);
+    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
+    let guard = Guard::new(&settings, honours_guards, began);
     let params = Params {
         name,
         root,
         block_len,
         verify: settings.verify,
         bounded,
+        read_only: settings.read_only,
         min_free: settings.min_free_bytes,
         locality: settings.locality,
         pin_ttl: settings.pin_ttl,
@@ -147,10 +156,16 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         stop: AtomicBool::new(false),
         temp_counter: AtomicU64::new(first_temp),
         probes: Mutex::default(),
+        guard,
+        bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
-    let trimmer = trim_or_spawn(&shared, root_lock.as_ref())?;
+    let trimmer = if settings.read_only {
+        None
+    } else {
+        trim_or_spawn(&shared, root_lock.as_ref())?
+    };
     {
         let mut core = lock(&shared.core);
         core.stats.startup_seconds = shared.clock.now().since(began).as_secs_f64();
@@ -169,7 +184,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
 }
 
 /// Makes the root if its parent exists, and refuses what cannot be one.
-fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
+fn make_root(disk: &dyn Disk, root: &Path, read_only: bool) -> Result<()> {
     match disk.stat(root) {
         Ok(s) if s.kind == FileKind::Dir => Ok(()),
         // the user's own link to a directory is the user's choice
@@ -177,6 +192,10 @@ fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
         Ok(_) => Err(Error::invalid(
             "open root",
             format!("root {} is a file; it must be a directory", root.display()),
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && read_only => Err(Error::invalid(
+            "open root",
+            format!("{} does not exist, and read_only makes nothing", root.display()),
         )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create_dir(root).map_err(|e| {
             let parent = root.parent().unwrap_or(root);

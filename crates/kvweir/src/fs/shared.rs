@@ -12,8 +12,10 @@ use std::{
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, Victim},
     dirs::{Change, Dirs},
+    guard::Guard,
     layout::{Location, fingerprint, leaf_dir, name_fingerprint},
     probe::Probes,
     progress::Meter,
@@ -47,6 +49,8 @@ pub(crate) struct Params {
     pub(crate) block_len: usize,
     pub(crate) verify: bool,
     pub(crate) bounded: bool,
+    /// Nothing below the root is changed.
+    pub(crate) read_only: bool,
     /// Bytes of the file system to leave free.
     pub(crate) min_free: Option<u64>,
     pub(crate) locality: Locality,
@@ -76,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    pub(crate) guard: Guard,
+    pub(crate) bounce: Bounce,
     /// Held by the worker that makes room above the floor; taken before every other lock.
     pub(crate) floor: Mutex<()>,
     /// When the file system was last asked for its free bytes, and what it said less what was reserved since.
@@ -267,6 +273,9 @@ impl Shared {
     }
 
     fn remove_file(&self, v: &Victim) -> Removed {
+        if self.params.read_only {
+            return Removed::Gone(Change::default(), None);
+        }
         let Some(ns) = self.namespaces.get(usize::from(v.namespace)) else {
             return Removed::Gone(Change::default(), None);
         };

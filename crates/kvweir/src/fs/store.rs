@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     core::{Core, Waiter, weight},
+    guard::Abandon,
     index::{Shelf, State},
     layout::{Location, temp_name},
     progress::Progress,
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
+    clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
@@ -73,16 +75,17 @@ impl StoreRun {
             slots.push(Mutex::new(Some(b.slot)));
         }
         let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
-        let shared = Arc::clone(shared);
-        Arc::new_cyclic(|me| Self {
+        let run = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            shared,
+            shared: Arc::clone(shared),
             req: job.req,
             keys,
             fps,
             slots,
             progress,
-        })
+        });
+        shared.guard.take(run.me.clone());
+        run
     }
 
     /// Notes the outcome of a block; the last one sends the report.
@@ -90,9 +93,8 @@ impl StoreRun {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
         }
-        if let Some(report) = self.progress.finish(unit, outcome) {
-            self.shared.report(report, self.req, &self.fps);
-        }
+        let end = self.progress.finish(unit, outcome);
+        self.shared.end_unit(end, self.req, &self.fps);
     }
 
     /// Fails every block for `reason` without I/O.
@@ -243,7 +245,7 @@ impl StoreRun {
         let path = s.leaf_of(at).join(at.file_name());
         match s.disk.stat(&path) {
             Ok(st) => st.len == s.file_len() || st.len == s.params.block_len as u64,
-            Err(e) => classify(&e) != IoClass::Gone,
+            Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }
 
@@ -279,7 +281,7 @@ impl StoreRun {
                 let trailer = Trailer {
                     key: key.clone(),
                     block_len: slot.len() as u64,
-                    payload_sum: payload_sum(slot),
+                    payload_sum: self.progress.touch(|| payload_sum(slot))?,
                     namespace: *s.ns.digest(),
                     written_at: s.clock.unix_seconds(),
                 };
@@ -378,8 +380,16 @@ impl StoreRun {
             let _ = file.try_lock();
         }
         let published = write_full(&*file, slot, page)
+            .and_then(|()| self.progress.check())
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
+        if let (Ok(_), Err(late)) = (&published, self.progress.check()) {
+            // given up while the rename hung; where it cannot go it stays, and is what was to be stored
+            return match s.disk.remove_file(to) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => published,
+                _ => Err(late),
+            };
+        }
         if published.is_err() {
             self.discard(temp, file.stat().map_or(s.file_len(), |st| st.allocated));
         }
@@ -443,11 +453,16 @@ impl StoreRun {
                     IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
                     _ => (ErrorKind::Unavailable, RefuseReason::Io),
                 };
+                if classify(&e).blames_device() {
+                    self.progress.blame();
+                }
                 tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), block = %at.stem, "a block was not stored");
                 {
                     let mut core = lock(&s.core);
                     core.budget.release(granted);
-                    core.stats.refused(reason, 1);
+                    if !self.progress.is_reported() {
+                        core.stats.refused(reason, 1);
+                    }
                 }
                 self.abort(id, kind);
                 BlockOutcome::Failed(kind)
@@ -488,13 +503,49 @@ fn rename(disk: &dyn Disk, temp: &Path, to: &Path, len: u64) -> io::Result<()> {
 
 impl Work for StoreRun {
     fn run(&self, unit: usize, scratch: &mut PageBuffer) {
-        if let Some(outcome) = self.store(unit, scratch) {
-            self.finish(unit, outcome);
+        let s = &*self.shared;
+        if s.guard.is_tripped() {
+            return self.cancel(unit);
+        }
+        if !self.progress.start(unit, s.clock.now()) {
+            return;
+        }
+        match self.store(unit, scratch) {
+            Some(outcome) => self.finish(unit, outcome),
+            None => s.end_unit(self.progress.leave(unit), self.req, &self.fps),
         }
     }
 
     fn cancel(&self, unit: usize) {
-        lock(&self.shared.core).stats.refused(RefuseReason::Cancelled, 1);
-        self.finish(unit, BlockOutcome::Failed(ErrorKind::Closed));
+        let (kind, reason) = if self.shared.guard.is_tripped() {
+            (ErrorKind::Unavailable, RefuseReason::Breaker)
+        } else {
+            (ErrorKind::Closed, RefuseReason::Cancelled)
+        };
+        if self.progress.is_open(unit) {
+            lock(&self.shared.core).stats.refused(reason, 1);
+        }
+        self.finish(unit, BlockOutcome::Failed(kind));
+    }
+}
+
+impl Abandon for StoreRun {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The slot of a write that runs stays with its worker, which publishes nothing any more.
+    fn give_up(&self, now: Instant, kind: ErrorKind, reason: RefuseReason) {
+        let Some(g) = self.progress.give_up(now, kind, false) else {
+            return;
+        };
+        for slot in g.cut.iter().filter_map(|&(unit, _)| self.slots.get(unit)) {
+            drop(lock(slot).take());
+        }
+        lock(&self.shared.core).stats.refused(reason, g.cut.len() as u64);
+        self.shared.guard.gave_up(g.hung, g.first, reason);
+        if let Some(job) = g.job {
+            self.shared.end_job(job, now, self.req, &self.fps);
+        }
     }
 }

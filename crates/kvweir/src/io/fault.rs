@@ -365,7 +365,11 @@ impl Disk for FaultDisk {
         let len = self.inner.stat(path).map_or(0, |s| s.len);
         self.inner.remove_file(path)?;
         let less = |n: u64| Some(n.saturating_sub(len));
-        let _ = self.plan.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self
+            .plan
+            .0
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         Ok(())
     }
 
@@ -412,7 +416,9 @@ impl DiskFile for FaultFile {
         if limit.bytes == usize::MAX && !limit.flip {
             return self.inner.read_at(bufs, offset);
         }
-        let part = first.get_mut(..).map(|b| b.split_at_mut(limit.bytes.min(b.len())).0);
+        let part = first
+            .get_mut(..)
+            .map(|b| b.split_at_mut(limit.bytes.min(b.len())).0);
         let part = part.unwrap_or_default();
         let n = self.inner.read_at(&mut [IoSliceMut::new(part)], offset)?;
         if limit.flip

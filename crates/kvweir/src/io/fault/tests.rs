@@ -5,10 +5,7 @@ use crate::io::{
 };
 
 fn disk() -> (tempfile::TempDir, FaultDisk) {
-    (
-        tempfile::tempdir().unwrap(),
-        FaultDisk::new(Arc::new(OsDisk)),
-    )
+    (tempfile::tempdir().unwrap(), FaultDisk::new(Arc::new(OsDisk)))
 }
 
 #[test]
