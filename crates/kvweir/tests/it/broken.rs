@@ -1,0 +1,642 @@
+//! Disks that hang or fail as a whole: jobs are reported by their deadline and once (I4), memory that was reported is
+//! left alone (I5), what comes late is not published, the tier misses meanwhile and comes back by itself (I10).
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use kvweir::{
+    ErrorKind, Key,
+    clock::{Clock, ManualClock, SystemClock},
+    fs::{BounceMode, FsBuilder, FsSettings},
+    io::{
+        OsDisk,
+        fault::{Fault, FaultDisk, Op, Rule},
+        pool::PoolSize,
+    },
+    metrics::{EvictReason, RefuseReason},
+    sync::Bell,
+    tier::{
+        BlockOutcome, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, Tier,
+        conformance::{content, key},
+    },
+};
+
+use crate::support::{
+    Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, files, keys, ns, store, temps,
+};
+
+const BOUND: u64 = 8 << 20;
+const TIMEOUT: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(20);
+const LOST: BlockOutcome = BlockOutcome::Failed(ErrorKind::Unavailable);
+const EIO: i32 = 5;
+
+pub(crate) fn pause(ms: u64) {
+    Bell::default().wait(0, Duration::from_millis(ms));
+}
+
+/// Waits until `done`, while the tier is polled by nobody.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..20_000 {
+        if done() {
+            return;
+        }
+        pause(1);
+    }
+    panic!("never: {what}");
+}
+
+/// A tier on a disk that can be broken, ten blocks in it, and a clock that stands still.
+struct Bench {
+    root: Root,
+    disk: FaultDisk,
+    clock: Arc<ManualClock>,
+    c: Fs,
+}
+
+fn bench(change: impl FnOnce(&mut FsSettings), honours: bool) -> Bench {
+    let (root, disk, clock) = (
+        Root::new(),
+        FaultDisk::new(Arc::new(OsDisk)),
+        Arc::new(ManualClock::new()),
+    );
+    let mut settings = root.settings(BOUND);
+    change(&mut settings);
+    let b = FsBuilder::new(settings, ns("model"), LEN)
+        .disk(Arc::new(disk.clone()))
+        .honours_guards(honours)
+        .clock(Arc::clone(&clock) as _);
+    let mut c = client(b);
+    c.allow_late_slots();
+    store(&mut c, &keys(0..10));
+    Bench { root, disk, clock, c }
+}
+
+impl Bench {
+    fn hang(&self, op: Op) {
+        self.disk.add(Rule::new(op, Fault::Hang));
+    }
+
+    fn wait_hanging(&self, n: usize) {
+        assert!(
+            self.disk.wait_hanging(n, LONG),
+            "{} hang, not {n}",
+            self.disk.hanging()
+        );
+    }
+
+    /// Loads `key` into `slot` under a number of our own.
+    fn load_into(&mut self, id: u64, key: &Key, slot: u32) {
+        let slot = self.c.region().write(slot).unwrap();
+        let blocks = vec![LoadBlock {
+            key: key.clone(),
+            slot,
+        }];
+        self.c.tier.submit_load(LoadJob {
+            id: JobId(id),
+            req: R,
+            blocks,
+        });
+    }
+
+    fn poll(&mut self) -> Vec<Report> {
+        let mut out = Vec::new();
+        self.c.tier.poll(&mut out);
+        out
+    }
+
+    fn hits(&mut self, range: std::ops::Range<u64>) -> usize {
+        let n = keys(range).iter().filter(|k| self.c.holds(k)).count();
+        self.c.tier.on_request_finished(R, &[]);
+        n
+    }
+
+    fn state(&self) -> u64 {
+        self.c.tier.stats().breaker_state
+    }
+
+    /// What hung returns; the tier comes back by being polled, and everything works and adds up.
+    fn recover(&mut self) {
+        self.disk.heal();
+        until("the breaker closes", || {
+            self.c.collect();
+            self.state() == 0
+        });
+        until("what hung returns", || self.c.tier.stats().hung_operations == 0);
+        store(&mut self.c, &keys(900..905));
+        all_ok(&self.c.load(R, &keys(900..905)));
+        self.c.tier.on_request_finished(R, &[]);
+        assert_settled(&mut self.c, &self.root);
+    }
+}
+
+#[test]
+fn at_the_deadline_and_not_before_the_job_is_reported_and_lookups_miss() {
+    for bounce in [BounceMode::Always, BounceMode::Never] {
+        let mut b = bench(|s| s.bounce = bounce, true);
+        b.hang(Op::Read);
+        assert!(b.c.lookup(&key(1), R));
+        let job = b.c.submit_load(R, &[key(1)]);
+        b.wait_hanging(1);
+        b.clock.advance(TIMEOUT - Duration::from_millis(1));
+        b.c.collect();
+        assert!(b.c.outstanding() == 1 && b.c.tier.has_pending_work());
+        assert_eq!((b.hits(0..10), b.state()), (10, 0), "it may only be slow");
+        b.clock.advance(TIMEOUT / 32);
+        assert_eq!(b.hits(0..10), 0, "a lookup alone sees that the time is over");
+        b.c.collect();
+        assert_eq!(b.c.wait(job).blocks, [LOST]);
+        let s = b.c.tier.stats();
+        assert_eq!((s.breaker_state, s.breaker_opened), (2, 1));
+        assert_eq!((s.jobs_timed_out, s.hung_operations), (1, 1));
+        assert!(!b.c.tier.has_pending_work(), "nothing is left to report");
+        b.recover();
+        let s = b.c.tier.stats();
+        assert_eq!((s.load_failures, s.breaker_opened, s.pinned_blocks), (1, 1, 0));
+        assert!(
+            !b.c.holds(&key(1)),
+            "a block that did not load is a miss until it is stored again"
+        );
+        store(&mut b.c, &[key(1)]);
+        assert_eq!(b.hits(0..10), 10);
+    }
+}
+
+#[test]
+fn jobs_that_wait_behind_hung_workers_are_reported_too_each_once() {
+    let mut b = bench(|_| (), true);
+    for op in [Op::Open, Op::Create, Op::Stat] {
+        b.hang(op);
+    }
+    for n in 0..12 {
+        b.c.submit_store(RequestId(50 + n), &keys(100 + n * 2..102 + n * 2));
+        // of a key that somebody else writes already
+        b.c.submit_store(RequestId(70 + n), &keys(100 + n * 2..101 + n * 2));
+    }
+    for n in 0..10 {
+        assert!(b.c.lookup(&key(n), R));
+        b.c.submit_load(R, &[key(n)]);
+    }
+    b.wait_hanging(4);
+    b.clock.advance(TIMEOUT);
+    // Client checks that each is reported once and none twice
+    b.c.collect();
+    assert_eq!((b.c.outstanding(), b.c.tier.has_pending_work()), (0, false));
+    assert!(
+        b.c.take_reports()
+            .iter()
+            .all(|r| r.blocks.iter().all(|&o| o == LOST))
+    );
+    let s = b.c.tier.stats();
+    assert_eq!((s.hung_operations, s.queued_blocks), (4, 0));
+    let lost = s.refused_blocks;
+    assert_eq!(
+        lost[RefuseReason::Timeout as usize] + lost[RefuseReason::Breaker as usize],
+        36
+    );
+    b.recover();
+    assert_eq!(b.c.tier.stats().pinned_blocks, 0);
+}
+
+#[test]
+fn a_load_that_returns_late_leaves_memory_alone_that_was_reported() {
+    for honours in [true, false] {
+        let mut b = bench(|s| s.bounce = BounceMode::Always, honours);
+        b.hang(Op::Read);
+        assert!(b.c.lookup(&key(1), R));
+        b.load_into(7, &key(1), 60);
+        b.wait_hanging(1);
+        assert!(!b.c.region().is_free(60));
+        b.clock.advance(TIMEOUT);
+        assert_eq!(b.poll().len(), 1);
+        // the engine has its memory back and uses it
+        b.c.region().write(60).unwrap().fill(0x5a);
+        b.disk.heal();
+        until("the read returns", || b.c.tier.stats().hung_operations == 0);
+        assert!(b.c.region().read(60).unwrap().iter().all(|&x| x == 0x5a));
+        assert!(b.poll().is_empty(), "reported twice");
+        b.recover();
+    }
+}
+
+#[test]
+fn a_load_straight_into_a_slot_keeps_it_claimed_until_its_io_ends() {
+    let mut b = bench(|s| s.bounce = BounceMode::Never, true);
+    b.hang(Op::Read);
+    assert!(b.c.lookup(&key(1), R));
+    b.load_into(7, &key(1), 60);
+    b.wait_hanging(1);
+    b.clock.advance(TIMEOUT);
+    assert_eq!(b.poll()[0].blocks, [LOST]);
+    assert!(!b.c.region().is_free(60) && b.c.region().write(60).is_err());
+    b.disk.heal();
+    until("the slot is free", || b.c.region().is_free(60));
+    assert!(b.poll().is_empty(), "reported twice");
+    b.recover();
+}
+
+#[test]
+fn where_nothing_else_protects_the_memory_a_load_into_it_is_reported_when_its_io_ended() {
+    let mut b = bench(|s| s.bounce = BounceMode::Never, false);
+    b.hang(Op::Read);
+    for n in 1..6 {
+        assert!(b.c.lookup(&key(n), R));
+        b.load_into(n, &key(n), n as u32);
+    }
+    b.wait_hanging(4);
+    b.clock.advance(TIMEOUT);
+    let got = b.poll();
+    assert_eq!((got.len(), got[0].id), (1, JobId(5)), "what only waited: {got:?}");
+    assert!(b.c.tier.has_pending_work());
+    assert_eq!((b.hits(0..10), b.c.tier.stats().hung_operations), (0, 4));
+    b.disk.heal();
+    let mut got = Vec::new();
+    until("the others are reported", || {
+        got.extend(b.poll());
+        got.len() == 4
+    });
+    assert!(got.iter().all(Report::all_ok), "{got:?}");
+    for n in 1..5 {
+        let slot = b.c.region().read(n).unwrap();
+        assert_eq!(*slot, *content(&key(n.into()), LEN));
+    }
+    b.recover();
+}
+
+#[test]
+fn a_store_that_returns_late_is_not_published() {
+    for op in [Op::CreateDir, Op::Create, Op::Write, Op::Rename] {
+        for honours in [true, false] {
+            let mut b = bench(|_| (), honours);
+            b.hang(op);
+            let job = b.c.submit_store(R, &[key(100)]);
+            b.wait_hanging(1);
+            b.clock.advance(TIMEOUT);
+            b.c.collect();
+            assert_eq!(b.c.wait(job).blocks, [LOST], "{op:?}");
+            b.disk.heal();
+            until("it returns", || b.c.tier.stats().hung_operations == 0);
+            let file = file_of(b.c.tier.namespace_dir(), &key(100));
+            assert!(!file.exists(), "{op:?}: published after its report");
+            assert_eq!(temps(&b.root.path()), Vec::<PathBuf>::new(), "{op:?}");
+            b.recover();
+            assert!(!b.c.holds(&key(100)) && !b.c.replay_events().contains(&key(100)));
+            assert_eq!(b.c.tier.stats().stored_blocks, 15, "{op:?}");
+            assert_eq!(b.c.store(R, &[key(100)]), [BlockOutcome::Stored]);
+        }
+    }
+}
+
+#[test]
+fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows() {
+    let mut b = bench(|_| (), true);
+    b.disk.add(Rule::new(Op::Write, Fault::Errno(EIO)));
+    for n in 100..105 {
+        assert_eq!(b.state(), 0);
+        assert_eq!(b.c.store(R, &[key(n)]), [LOST]);
+    }
+    assert_eq!(b.state(), 2);
+    let calls = b.disk.calls();
+    assert_eq!(b.c.store(R, &keys(200..203)), [LOST; 3]);
+    assert_eq!(b.c.load(R, &keys(0..3)), [LOST; 3]);
+    assert_eq!(b.hits(0..10), 0);
+    assert_eq!(b.disk.calls(), calls, "I/O on a device that is to be left alone");
+    assert_eq!(b.c.tier.stats().refused_blocks[RefuseReason::Breaker as usize], 3);
+    // the device answers the probe and still writes nothing: each failed job closes it for twice as long
+    for (n, wait) in [(300, 1), (301, 2), (302, 4)] {
+        b.clock.advance(Duration::from_millis(wait * 1000 - 1));
+        b.c.collect();
+        assert_eq!(
+            (b.state(), b.hits(0..10)),
+            (2, 0),
+            "before its cool-down of {wait} s is over"
+        );
+        b.clock.advance(Duration::from_millis(11));
+        until("the probe closes it", || {
+            b.c.collect();
+            b.state() == 0
+        });
+        assert_eq!(b.hits(0..10), 10);
+        assert_eq!((b.c.store(R, &[key(n)])[0], b.state()), (LOST, 2));
+    }
+    b.disk.heal();
+    b.clock.advance(Duration::from_secs(9));
+    b.recover();
+    assert_eq!(b.hits(0..10), 10, "nothing was lost");
+}
+
+#[test]
+fn a_probe_that_fails_keeps_it_open() {
+    let mut b = bench(|_| (), true);
+    for op in [Op::Write, Op::Space] {
+        b.disk.add(Rule::new(op, Fault::Errno(EIO)));
+    }
+    for n in 100..105 {
+        b.c.store(R, &[key(n)]);
+    }
+    let probes = |b: &Bench| b.disk.met().iter().filter(|m| m.0 == Op::Space).count();
+    for n in 1..5 {
+        b.clock.advance(Duration::from_secs(60));
+        until("the probe ends", || {
+            b.c.collect();
+            probes(&b) == n && b.state() == 2
+        });
+    }
+    assert_eq!(b.c.tier.stats().breaker_opened, 1);
+    b.clock.advance(Duration::from_secs(60));
+    b.recover();
+}
+
+#[test]
+fn errors_that_do_not_speak_against_the_device_do_not_open_it() {
+    for errno in [28, 24, 11, 110, 30, 13, 1, 117, 84] {
+        let mut b = bench(|_| (), true);
+        b.disk.add(Rule::new(Op::Create, Fault::Errno(errno)));
+        for n in 100..112 {
+            assert!(!b.c.store(R, &[key(n)])[0].is_ok());
+        }
+        assert_eq!(
+            (b.state(), b.c.tier.stats().breaker_opened),
+            (0, 0),
+            "errno {errno}"
+        );
+        b.recover();
+    }
+    let mut b = bench(|_| (), true);
+    b.disk.add(Rule::new(Op::Read, Fault::Errno(117)));
+    for n in 0..8 {
+        assert!(b.c.lookup(&key(n), R) && !b.c.load(R, &[key(n)])[0].is_ok());
+    }
+    assert_eq!(b.state(), 0, "corrupt blocks");
+    b.recover();
+}
+
+#[test]
+fn a_block_that_the_file_system_calls_corrupt_is_removed() {
+    for errno in [74, 117, 84, 61] {
+        for op in [Op::Open, Op::Read] {
+            let mut b = bench(|_| (), true);
+            let file = file_of(b.c.tier.namespace_dir(), &key(4));
+            let rule = Rule::new(op, Fault::Errno(errno)).path(file.to_str().unwrap());
+            b.disk.add(rule);
+            assert!(b.c.lookup(&key(4), R));
+            let got = b.c.load(R, &[key(4)]);
+            assert_eq!(got, [BlockOutcome::Failed(ErrorKind::Corrupt)], "{op:?} {errno}");
+            assert!(!file.exists() && !b.c.holds(&key(4)));
+            let s = b.c.tier.stats();
+            assert_eq!(s.verification_failures, 1);
+            assert_eq!(s.evicted_blocks[EvictReason::Corrupt as usize], 1);
+            b.recover();
+        }
+    }
+}
+
+#[test]
+fn with_all_workers_hung_the_tier_comes_back_as_soon_as_they_return() {
+    let mut b = bench(|_| (), true);
+    for op in [Op::Read, Op::Create] {
+        b.hang(op);
+    }
+    for n in 0..4 {
+        assert!(b.c.lookup(&key(n), R));
+        b.c.submit_load(R, &[key(n)]);
+    }
+    b.c.submit_store(R, &keys(100..104));
+    b.wait_hanging(4);
+    for _ in 0..60 {
+        b.clock.advance(Duration::from_secs(10));
+        b.c.collect();
+        assert!(b.c.tier.lookup(&key(9), R) != Lookup::Hit || b.state() == 0);
+    }
+    assert_eq!(b.c.outstanding(), 0);
+    assert_ne!(b.state(), 0, "nobody can have asked the device");
+    // the clock does not move any more: no cool-down is waited for
+    b.recover();
+    assert!(b.hits(5..10) == 5);
+}
+
+#[test]
+fn a_device_that_is_only_slow_loses_nothing() {
+    let (root, disk) = (Root::new(), FaultDisk::new(Arc::new(OsDisk)));
+    let settings = FsSettings {
+        io_timeout: Some(Duration::from_millis(400)),
+        pool: PoolSize::new(1, 1),
+        ..root.settings(BOUND)
+    };
+    let mut c = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk.clone())));
+    disk.add(Rule::new(Op::Write, Fault::Slow(Duration::from_millis(30))));
+    // the last one waits for three times the deadline
+    for n in 0..40 {
+        c.submit_store(R, &[key(n)]);
+    }
+    let reports = c.wait_all();
+    assert!(reports.len() == 40 && reports.iter().all(Report::all_ok));
+    let s = c.tier.stats();
+    assert_eq!((s.breaker_opened, s.jobs_timed_out), (0, 0));
+    assert_settled(&mut c, &root);
+}
+
+#[test]
+fn a_drain_waits_for_the_deadline_and_no_longer() {
+    let (root, disk, clock) = (Root::new(), FaultDisk::new(Arc::new(OsDisk)), SystemClock::new());
+    let settings = FsSettings {
+        io_timeout: Some(Duration::from_millis(300)),
+        ..root.settings(BOUND)
+    };
+    let mut c = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk.clone())));
+    c.allow_late_slots();
+    disk.add(Rule::new(Op::Write, Fault::Hang));
+    for n in 0..10 {
+        c.submit_store(R, &[key(n)]);
+    }
+    let began = clock.now();
+    c.tier.drain();
+    let took = clock.now().since(began);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    c.collect();
+    assert_eq!(c.outstanding(), 0);
+    disk.heal();
+}
+
+#[test]
+fn a_shutdown_over_hung_io_is_bounded_reports_all_and_keeps_the_root() {
+    let mut b = bench(|_| (), true);
+    b.hang(Op::Write);
+    b.hang(Op::Read);
+    b.c.submit_store(R, &keys(100..110));
+    assert!(b.c.lookup(&key(1), R));
+    b.c.submit_load(R, &[key(1)]);
+    b.wait_hanging(3);
+    let clock = SystemClock::new();
+    let began = clock.now();
+    b.c.tier.shutdown();
+    let took = clock.now().since(began);
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    let closed = |r: &Report| r.blocks.iter().all(|o| !o.is_ok());
+    let mut reports = Vec::new();
+    b.c.tier.poll(&mut reports);
+    assert!(reports.len() == 2 && reports.iter().all(closed), "{reports:?}");
+    assert_eq!(b.c.tier.stats().pinned_blocks, 1, "only what is still being read");
+    let again = FsBuilder::new(b.root.settings(BOUND), ns("model"), LEN).open();
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::Busy);
+    b.disk.heal();
+    until("what hung returns", || b.c.tier.stats().hung_operations == 0);
+    assert_eq!(b.c.tier.stats().pinned_blocks, 0);
+    assert_eq!(temps(&b.root.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_key_that_is_looked_for_on_a_hung_disk_becomes_a_miss() {
+    let mut b = bench(|s| s.max_bytes = None, true);
+    b.disk.add(Rule::new(Op::Stat, Fault::Hang));
+    assert_eq!(b.c.tier.lookup(&key(500), R), Lookup::Retry);
+    b.wait_hanging(1);
+    assert!(b.c.tier.has_pending_work());
+    b.clock.advance(TIMEOUT);
+    assert_eq!(b.c.tier.lookup(&key(500), R), Lookup::Miss);
+    assert!(!b.c.tier.has_pending_work());
+    b.disk.heal();
+    b.clock.advance(Duration::from_secs(2));
+    until("the breaker closes", || {
+        b.c.collect();
+        b.state() == 0
+    });
+    assert!(!b.c.holds(&key(500)) && b.c.holds(&key(3)));
+}
+
+#[test]
+fn every_step_of_a_store_may_fail_or_hang_once() {
+    let steps = {
+        let mut b = bench(|_| (), true);
+        b.disk.record();
+        all_ok(&b.c.store(R, &[key(100)]));
+        b.disk.take_record()
+    };
+    assert!(steps.len() >= 7, "{steps:?}");
+    for (n, (op, _)) in steps.iter().enumerate() {
+        let what = format!("step {n}: {op:?}");
+        let mut b = bench(|_| (), true);
+        b.disk.add(Rule::nth(n as u64, Fault::Errno(EIO)));
+        let got = b.c.store(R, &[key(100)])[0];
+        assert_eq!(b.disk.met().len(), 1, "{what}");
+        assert_eq!(b.c.holds(&key(100)), got.is_ok(), "{what}: a hit means stored");
+        b.recover();
+
+        let mut b = bench(|_| (), true);
+        b.disk.add(Rule::nth(n as u64, Fault::Hang));
+        let job = b.c.submit_store(R, &[key(100)]);
+        b.wait_hanging(1);
+        b.clock.advance(TIMEOUT);
+        b.c.collect();
+        assert_eq!(b.c.wait(job).blocks, [LOST], "{what}");
+        b.recover();
+        assert!(!b.c.holds(&key(100)), "{what}: published late");
+    }
+}
+
+#[test]
+fn one_flipped_bit_is_never_served() {
+    for op in [Op::Read, Op::Write] {
+        let mut b = bench(|_| (), true);
+        b.disk.add(Rule::new(op, Fault::Flip).times(1));
+        store(&mut b.c, &[key(100)]);
+        assert!(b.c.lookup(&key(100), R));
+        let got = b.c.load(R, &[key(100)]);
+        assert_eq!(got, [BlockOutcome::Failed(ErrorKind::Corrupt)], "{op:?}");
+        assert!(!b.c.holds(&key(100)));
+        b.recover();
+    }
+}
+
+#[test]
+fn a_disk_that_runs_full_below_the_bound_goes_on_with_what_it_holds() {
+    let mut b = bench(|_| (), true);
+    b.disk
+        .add(Rule::new(Op::Write, Fault::FullAt(30 * (LEN as u64 + 4096))));
+    let stored = keys(100..160)
+        .iter()
+        .filter(|k| b.c.store(R, std::slice::from_ref(k))[0].is_ok())
+        .count();
+    assert!(stored >= 50, "{stored}");
+    let s = b.c.tier.stats();
+    assert!(
+        s.blocks <= 31 && s.evicted_blocks[EvictReason::NoSpace as usize] > 0,
+        "{s:?}"
+    );
+    assert_eq!(b.state(), 0);
+    b.recover();
+}
+
+/// Everything below a directory with length, blocks and times.
+fn tree(root: &std::path::Path) -> Vec<(PathBuf, u64, std::time::SystemTime)> {
+    let mut all: Vec<_> = files(root)
+        .into_iter()
+        .map(|p| {
+            let m = std::fs::metadata(&p).unwrap();
+            (p, m.len(), m.modified().unwrap())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_read_only_root_is_served_and_left_as_it_is() {
+    let b = bench(|_| (), true);
+    let Bench { root, disk, c, .. } = b;
+    // what a sweep would take, an empty directory, and a block that is provably wrong
+    let leaf = file_of(c.tier.namespace_dir(), &key(1))
+        .parent()
+        .unwrap()
+        .to_owned();
+    std::fs::write(
+        leaf.join(format!("{}.bin.0123456789abcdef.kvweir", "a".repeat(64))),
+        b"x",
+    )
+    .unwrap();
+    std::fs::create_dir(root.path().join("empty")).unwrap();
+    let wrong = file_of(c.tier.namespace_dir(), &key(2));
+    let mut bytes = std::fs::read(&wrong).unwrap();
+    bytes[77] ^= 1;
+    std::fs::write(&wrong, bytes).unwrap();
+    let before = tree(&root.path());
+    let settings = FsSettings {
+        read_only: true,
+        ..root.settings(BOUND)
+    };
+    disk.record();
+    // beside its owner, which still has it open
+    let mut r = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk.clone())));
+    for k in keys(3..10) {
+        assert!(r.lookup(&k, R));
+    }
+    all_ok(&r.load(R, &keys(3..10)));
+    assert!(r.lookup(&key(2), R));
+    assert_eq!(r.load(R, &[key(2)]), [BlockOutcome::Failed(ErrorKind::Corrupt)]);
+    assert!(!r.holds(&key(2)) && !r.holds(&key(77)));
+    assert_eq!(
+        r.store(R, &keys(50..53)),
+        [BlockOutcome::Failed(ErrorKind::Closed); 3]
+    );
+    assert_eq!(r.tier.stats().refused_blocks[RefuseReason::ReadOnly as usize], 3);
+    r.tier.on_request_finished(R, &[]);
+    r.tier.shutdown();
+    let reads = [Op::Open, Op::Read, Op::Stat, Op::Space, Op::List];
+    let calls = disk.take_record();
+    assert!(calls.iter().all(|(op, _)| reads.contains(op)), "{calls:?}");
+    assert_eq!(tree(&root.path()), before);
+}
+
+#[test]
+fn a_read_only_root_must_exist() {
+    let root = Root::new();
+    let settings = FsSettings {
+        read_only: true,
+        ..root.settings(0)
+    };
+    let e = FsBuilder::new(settings, ns("model"), LEN).open().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Invalid);
+    assert!(
+        e.to_string().contains("does not exist") && !root.path().exists(),
+        "{e}"
+    );
+}
