@@ -258,7 +258,10 @@ mod tests {
     fn one_deadline_opens_it() {
         let mut b = breaker();
         assert!(b.deadline_passed(t(0.0)));
-        assert!(!b.deadline_passed(t(0.5)), "a second one of the same hang does not");
+        assert!(
+            !b.deadline_passed(t(0.5)),
+            "a second one of the same hang does not"
+        );
         assert_eq!((b.state(), b.opened()), (BreakerState::Open, 1));
     }
 
