@@ -4,7 +4,8 @@
 //!
 //! - A job whose operation has run for `io_timeout` is given up: reported failed, once (I4). It has not ended: the
 //!   worker keeps slot guard, pin and buffer until its I/O returns, and then neither publishes nor touches the slot (I5).
-//! - A job that waits while nothing in the tier ends for that long is given up too.
+//! - A job that waits while nothing in the tier ends for that long is given up too; while something hangs, only what
+//!   goes its own way counts, since loads may go on where all workers that store hang.
 //! - A deadline, or failed jobs in a row, open the breaker: everything that waits is failed, lookups miss, nothing
 //!   reaches the device but one probe after each cool-down (I10). The probe needs a free worker, since without one there
 //!   is nothing to recover for: it waits behind those that hang, and goes as soon as one of them returns.
@@ -34,7 +35,7 @@ use crate::{
     metrics::{RefuseReason, TierStats},
     pressure::{Breaker, BreakerState},
     sync::lock,
-    tier::RequestId,
+    tier::{Direction, RequestId},
 };
 
 /// Looks at running jobs in the time of one deadline.
@@ -66,8 +67,8 @@ pub(crate) struct Guard {
     unreported: AtomicUsize,
     hung: AtomicU64,
     timed_out: AtomicU64,
-    /// When an operation last ended, and when to look next; nanoseconds of the clock.
-    last_end: AtomicU64,
+    /// When an operation last ended: stores, loads; and when to look next. Nanoseconds of the clock.
+    last_end: [AtomicU64; 2],
     next_look: AtomicU64,
 }
 
@@ -89,7 +90,7 @@ impl Guard {
             unreported: AtomicUsize::new(0),
             hung: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
-            last_end: AtomicU64::new(now.as_nanos()),
+            last_end: [now, now].map(|t| AtomicU64::new(t.as_nanos())),
             next_look: AtomicU64::new(0),
         }
     }
@@ -188,9 +189,24 @@ impl Guard {
         }
     }
 
+    /// When something last ended that a waiting job of this direction may take for progress.
+    fn last_end(&self, direction: Direction) -> Instant {
+        let [store, load] = self.last_end.each_ref().map(|t| t.load(Relaxed));
+        Instant::from_nanos(match direction {
+            _ if !self.has_hung() => store.max(load),
+            Direction::Store => store,
+            Direction::Load => load,
+        })
+    }
+
     /// An operation ended, perhaps one that had been given up.
-    fn ended(&self, was_hung: bool, now: Instant) {
-        self.last_end.fetch_max(now.as_nanos(), Relaxed);
+    fn ended(&self, direction: Direction, was_hung: bool, now: Instant) {
+        let [store, load] = &self.last_end;
+        let last = match direction {
+            Direction::Store => store,
+            Direction::Load => load,
+        };
+        last.fetch_max(now.as_nanos(), Relaxed);
         if was_hung && self.hung.fetch_sub(1, Relaxed) == 1 {
             lock(&self.breaker).hurry(now);
             self.next_look.store(0, Relaxed);
@@ -210,7 +226,6 @@ impl Guard {
         let closed = b.probed(answer.is_ok(), now);
         match answer {
             Ok(()) if closed => {
-                self.last_end.fetch_max(now.as_nanos(), Relaxed);
                 self.tripped.store(false, Relaxed);
                 tracing::info!(tier, "the breaker closed: the device answers again");
             }
@@ -225,9 +240,9 @@ impl Guard {
 
 impl Shared {
     /// A worker is done with a unit, in time or not.
-    pub(crate) fn end_unit(&self, end: UnitEnd, req: RequestId, fps: &[Fingerprint]) {
+    pub(crate) fn end_unit(&self, end: UnitEnd, direction: Direction, req: RequestId, fps: &[Fingerprint]) {
         let now = self.clock.now();
-        self.guard.ended(end.was_hung, now);
+        self.guard.ended(direction, end.was_hung, now);
         if let Some(job) = end.job {
             self.end_job(job, now, req, fps);
         }
@@ -254,11 +269,12 @@ impl FsTier {
         let g = &s.guard;
         let jobs = g.waiting();
         if let Some(timeout) = g.timeout {
-            let last_end = Instant::from_nanos(g.last_end.load(Relaxed));
-            let overdue = |j: &&Arc<dyn Abandon>| j.progress().is_overdue(now, timeout, last_end);
-            for job in jobs.iter().filter(overdue) {
-                g.deadline_passed(name, now);
-                job.give_up(now, ErrorKind::Unavailable, RefuseReason::Timeout);
+            for job in &jobs {
+                let p = job.progress();
+                if p.is_overdue(now, timeout, g.last_end(p.direction())) {
+                    g.deadline_passed(name, now);
+                    job.give_up(now, ErrorKind::Unavailable, RefuseReason::Timeout);
+                }
             }
             if lock(&s.probes).oldest().is_some_and(|t| now.since(t) >= timeout) {
                 g.deadline_passed(name, now);

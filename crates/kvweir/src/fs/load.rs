@@ -118,7 +118,7 @@ impl LoadRun {
         if let Some(job) = &end.job {
             lock(&self.shared.core).stats.loaded_bytes += job.report.bytes;
         }
-        self.shared.end_unit(end, self.req, &self.fps);
+        self.shared.end_unit(end, Direction::Load, self.req, &self.fps);
     }
 
     /// Fails every block without I/O.

@@ -145,6 +145,10 @@ impl Progress {
         }
     }
 
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
     /// A worker begins with `unit`; `false`: its outcome was told already.
     pub(crate) fn start(&self, unit: usize, now: Instant) -> bool {
         let mut p = lock(&self.inner);

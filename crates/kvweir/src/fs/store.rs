@@ -84,7 +84,7 @@ impl StoreRun {
             slots,
             progress,
         });
-        shared.guard.take(run.me.clone());
+        shared.guard.take(Weak::<Self>::clone(&run.me));
         run
     }
 
@@ -94,7 +94,7 @@ impl StoreRun {
             drop(lock(slot).take());
         }
         let end = self.progress.finish(unit, outcome);
-        self.shared.end_unit(end, self.req, &self.fps);
+        self.shared.end_unit(end, Direction::Store, self.req, &self.fps);
     }
 
     /// Fails every block for `reason` without I/O.
@@ -512,7 +512,7 @@ impl Work for StoreRun {
         }
         match self.store(unit, scratch) {
             Some(outcome) => self.finish(unit, outcome),
-            None => s.end_unit(self.progress.leave(unit), self.req, &self.fps),
+            None => s.end_unit(self.progress.leave(unit), Direction::Store, self.req, &self.fps),
         }
     }
 

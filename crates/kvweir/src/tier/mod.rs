@@ -91,8 +91,8 @@ pub trait Tier: Send + fmt::Debug {
     }
     /// Whether jobs are queued or running.
     fn has_pending_work(&self) -> bool;
-    /// Waits until nothing runs; queued loads are cancelled, queued stores if they take long. All reports are then in
-    /// [`poll`](Self::poll).
+    /// Waits until nothing runs but what was given up; queued loads are cancelled, queued stores if they take long. All
+    /// reports are then in [`poll`](Self::poll).
     fn drain(&mut self);
     /// Waits for running I/O, cancels the rest, releases pins. Further jobs are reported
     /// [`ErrorKind::Closed`]. Idempotent.

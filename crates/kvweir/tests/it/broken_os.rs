@@ -11,7 +11,7 @@ use std::{
 use kvweir::{
     ErrorKind,
     clock::{Clock, ManualClock, SystemClock},
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{BounceMode, FsBuilder, FsSettings, min_bound},
     io::pool::PoolSize,
     tier::{BlockOutcome, Report, Tier, conformance::key},
 };
@@ -196,6 +196,54 @@ fn a_read_only_mount_is_refused_with_the_way_out_and_served_with_read_only() {
         assert!(c.lookup(&k, R));
     }
     all_ok(&c.load(R, &keys(0..10)));
+}
+
+/// Opening a FIFO that nobody writes to waits in the kernel, as opening a file of a dead server does.
+#[test]
+fn a_load_that_waits_in_the_kernel_is_given_up_and_a_shutdown_does_not_wait_for_it() {
+    for shut_down in [false, true] {
+        let root = Root::new();
+        let timeout = Duration::from_millis(300);
+        let settings = FsSettings {
+            io_timeout: Some(timeout),
+            bounce: BounceMode::Always,
+            ..root.settings(BOUND)
+        };
+        let mut c = client(FsBuilder::new(settings, ns("model"), LEN).honours_guards(false));
+        store(&mut c, &keys(0..10));
+        let file = file_of(c.tier.namespace_dir(), &key(1));
+        let kept = file.with_extension("kept");
+        std::fs::rename(&file, &kept).unwrap();
+        if !runs("mkfifo", &[], &file) {
+            return skip("no FIFO can be made here");
+        }
+        assert!(c.lookup(&key(1), R));
+        let clock = SystemClock::new();
+        let began = clock.now();
+        let load = c.submit_load(R, &[key(1)]);
+        if shut_down {
+            c.tier.shutdown();
+        }
+        let report = c.wait(load);
+        let took = clock.now().since(began);
+        assert!(!report.all_ok() && took < Duration::from_secs(8), "{took:?}");
+        assert!(shut_down || took < timeout * 4, "{took:?}");
+        assert!(!c.holds(&key(2)), "what hangs misses");
+        // the other end comes: the load returns and finds no block
+        let writer = std::fs::OpenOptions::new().read(true).write(true).open(&file);
+        until("the load returns", || c.tier.stats().hung_operations == 0);
+        drop(writer);
+        std::fs::rename(&kept, &file).unwrap();
+        if !shut_down {
+            until("the breaker closes", || {
+                c.collect();
+                c.tier.stats().breaker_state == 0
+            });
+            store(&mut c, &keys(100..105));
+            assert!(c.holds(&key(2)) && !c.holds(&key(1)));
+            assert_settled(&mut c, &root);
+        }
+    }
 }
 
 /// A file that nobody may remove until this is dropped.

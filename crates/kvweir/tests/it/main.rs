@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod broken;
 #[cfg(test)]
+mod broken_errors;
+#[cfg(test)]
 mod broken_os;
 #[cfg(test)]
 mod conformance;
