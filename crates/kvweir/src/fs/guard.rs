@@ -131,17 +131,15 @@ impl Guard {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let now = now.as_nanos();
-        let next = self.next_look.load(Relaxed);
+        if now.as_nanos() < self.next_look.load(Relaxed) {
+            return false;
+        }
         let step = match self.timeout {
             _ if self.is_tripped() => TRIPPED_LOOK,
             Some(t) => (t / LOOKS).clamp(Duration::from_millis(1), SLOWEST_LOOK),
             None => SLOWEST_LOOK,
         };
-        if now < next {
-            return false;
-        }
-        self.next_look.store(now + step.as_nanos() as u64, Relaxed);
+        self.next_look.store(now.after(step).as_nanos(), Relaxed);
         true
     }
 

@@ -162,6 +162,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         free: Mutex::new(None),
     });
     let trimmer = if settings.read_only {
+        recognise(&shared)?;
         None
     } else {
         trim_or_spawn(&shared, root_lock.as_ref())?
@@ -394,6 +395,16 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
         r => r.map_err(|e| unusable(disk, root, e)),
+    }
+}
+
+/// What [`identify`] checks, without making anything.
+fn recognise(shared: &Shared) -> Result<()> {
+    let config = shared.params.root.join(shared.ns.config_dir()).join(CONFIG_FILE);
+    match same_identity(&*shared.disk, &config, shared.ns.config()) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
+        _ => Ok(()),
     }
 }
 

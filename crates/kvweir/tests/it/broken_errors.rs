@@ -6,7 +6,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use kvweir::{
     ErrorKind,
     fs::{FsBuilder, FsSettings},
-    io::fault::{Fault, Op, Rule},
+    io::{
+        fault::{Fault, Op, Rule},
+        pool::PoolSize,
+    },
     metrics::{EvictReason, RefuseReason},
     tier::{BlockOutcome, Tier, conformance::key},
 };
@@ -52,6 +55,21 @@ fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows() {
     b.clock.advance(Duration::from_secs(9));
     b.recover();
     assert_eq!(b.hits(0..10), 10, "nothing was lost");
+}
+
+#[test]
+fn what_waits_when_the_breaker_opens_is_not_tried_any_more() {
+    let mut b = bench(|s| s.pool = PoolSize::new(1, 1), true);
+    b.disk.add(Rule::new(Op::Write, Fault::Errno(EIO)));
+    // nobody polls meanwhile
+    for n in 100..120 {
+        b.c.submit_store(R, &[key(n)]);
+    }
+    until("all ended", || b.c.tier.stats().queued_blocks == 0);
+    b.c.wait_all();
+    assert_eq!(b.disk.met().len(), 5, "I/O on a device that is to be left alone");
+    b.clock.advance(Duration::from_secs(1));
+    b.recover();
 }
 
 #[test]
@@ -185,6 +203,7 @@ fn a_read_only_root_is_served_and_left_as_it_is() {
     let mut bytes = std::fs::read(&wrong).unwrap();
     bytes[77] ^= 1;
     std::fs::write(&wrong, bytes).unwrap();
+    let away = file_of(c.tier.namespace_dir(), &key(9));
     let before = tree(&root.path());
     let settings = FsSettings {
         read_only: true,
@@ -192,7 +211,7 @@ fn a_read_only_root_is_served_and_left_as_it_is() {
     };
     disk.record();
     // beside its owner, which still has it open
-    let mut r = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk.clone())));
+    let mut r = client(FsBuilder::new(settings.clone(), ns("model"), LEN).disk(Arc::new(disk.clone())));
     for k in keys(3..10) {
         assert!(r.lookup(&k, R));
     }
@@ -200,12 +219,32 @@ fn a_read_only_root_is_served_and_left_as_it_is() {
     assert!(r.lookup(&key(2), R));
     assert_eq!(r.load(R, &[key(2)]), [BlockOutcome::Failed(ErrorKind::Corrupt)]);
     assert!(!r.holds(&key(2)) && !r.holds(&key(77)));
+    // the owner takes one away and brings it back
+    let aside = root.0.path().join("aside");
+    assert!(r.lookup(&key(9), R));
+    std::fs::rename(&away, &aside).unwrap();
+    assert_eq!(r.load(R, &[key(9)]), [LOST]);
+    std::fs::rename(&aside, &away).unwrap();
+    assert!(r.holds(&key(9)));
     assert_eq!(
         r.store(R, &keys(50..53)),
         [BlockOutcome::Failed(ErrorKind::Closed); 3]
     );
     assert_eq!(r.tier.stats().refused_blocks[RefuseReason::ReadOnly as usize], 3);
     r.tier.on_request_finished(R, &[]);
+    // another identity wrote a directory of the same name: its blocks are not ours
+    let config = files(&root.path())
+        .into_iter()
+        .find(|f| f.ends_with("config.json"));
+    let config = config.unwrap();
+    let text = std::fs::read_to_string(&config).unwrap();
+    let modified = std::fs::metadata(&config).unwrap().modified().unwrap();
+    std::fs::write(&config, text.replace("model", "other")).unwrap();
+    let e = FsBuilder::new(settings, ns("model"), LEN).open().unwrap_err();
+    assert!(e.to_string().contains("another namespace"), "{e}");
+    std::fs::write(&config, text).unwrap();
+    let f = std::fs::File::options().write(true).open(&config).unwrap();
+    f.set_modified(modified).unwrap();
     r.tier.shutdown();
     let reads = [Op::Open, Op::Read, Op::Stat, Op::Space, Op::List];
     let calls = disk.take_record();
