@@ -254,6 +254,10 @@ impl LoadRun {
             if matches!(bad, Bad::Corrupt(_)) {
                 core.stats.verification_failures += 1;
             }
+            if let Some(id) = id {
+                // its owner finds out for itself
+                core.forget_peer(id);
+            }
             match id.filter(|&id| core.index.state(id) == State::Ready) {
                 Some(id)
                     if matches!(bad, Bad::Failed(_))
@@ -324,10 +328,13 @@ impl Abandon for LoadRun {
                 if let Some(id) = id.take() {
                     core.unpin(id);
                 }
-            } else if let Some(id) = id.filter(|&id| core.index.state(id) == State::Ready) {
+            } else if let Some(id) = *id {
                 // its worker unpins it; until it is stored again it is a miss
-                core.policy.remove(id);
-                core.keep(id, true);
+                core.forget_peer(id);
+                if core.index.state(id) == State::Ready {
+                    core.policy.remove(id);
+                    core.keep(id, true);
+                }
             }
         }
         s.guard.gave_up(g.hung, g.first, reason);

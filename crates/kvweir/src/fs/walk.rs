@@ -3,26 +3,29 @@
 //! threads.
 
 use std::{
+    collections::HashSet,
     io,
     path::{Path, PathBuf},
     sync::{
         Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use super::{
     dirs::Dirs,
+    journal::{STATE_DIR, parse_name},
     layout::{
         Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf,
+        temp_member,
     },
-    lockfile::LOCK_FILE,
     open::CONFIG_FILE,
     trailer::{TRAILER_BYTES, decode},
 };
 use crate::{
     block::{Fingerprint, Key},
     error::{Error, Result},
+    evict::Id,
     io::{
         Disk,
         disk::{FileKind, OpenMode, Stat},
@@ -42,6 +45,8 @@ pub(crate) struct Found {
     pub(crate) cost: u64,
     pub(crate) mtime_ns: i128,
     pub(crate) trailer: bool,
+    /// Its entry, once it has one.
+    pub(crate) id: Option<Id>,
     /// Of our namespace, but not of the right size.
     pub(crate) bad: bool,
     pub(crate) key: Option<Key>,
@@ -53,9 +58,10 @@ pub(crate) struct Survey {
     pub(crate) blocks: Vec<Found>,
     pub(crate) swept: u64,
     pub(crate) foreign_files: u64,
-    /// Bytes of everything that is not a block or a directory of the fan-out.
-    pub(crate) other_bytes: u64,
-    /// Bytes of the fan-out's directories.
+    /// Bytes of everything that is not a block or a directory of a namespace: at the root's own level, and below.
+    pub(crate) common_bytes: u64,
+    pub(crate) deep_bytes: u64,
+    /// Bytes of namespaces' directories.
     pub(crate) dir_bytes: u64,
 }
 
@@ -69,47 +75,74 @@ pub(crate) struct Walk<'a> {
     pub(crate) fs_block: u64,
     pub(crate) want_keys: bool,
     pub(crate) threads: usize,
+    /// Which temporaries are known to be nobody's.
+    pub(crate) sweep: Sweep,
+    /// Told of blocks as they are found, a first-level directory at a time.
+    pub(crate) found: &'a (dyn Fn(&mut [Found]) + Sync),
+    /// The number of a namespace other than ours by its directory's name; `None` when there are too many.
+    pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
+    /// Ends the walk early.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// Which temporaries a walk removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// All that are ours: nobody lives.
+    All,
+    /// Those of one member, dead.
+    Member(u32),
 }
 
 /// A first-level directory to walk.
 struct Task {
     namespace: u16,
+    ns_dir: PathBuf,
     dir: PathBuf,
     high: u32,
 }
 
 impl Walk<'_> {
-    /// Walks the root. Returns what was found and the directories of all namespaces, ours first.
-    pub(crate) fn run(&self, dirs: &Dirs) -> Result<(Survey, Vec<PathBuf>)> {
+    /// Bytes at the root's own level that no member owns, and how many foreign files are among them.
+    pub(crate) fn root_level(&self) -> Result<(u64, u64)> {
         let mut survey = Survey::default();
-        let mut namespaces = vec![self.root.join(self.own)];
+        survey.common_bytes += self.stat(self.root)?.allocated;
+        for (name, kind) in self.entries(self.root)? {
+            if kind == FileKind::Dir && (is_namespace(&name) || name == self.own) {
+                continue;
+            }
+            self.count_foreign(&self.root.join(&name), &mut survey)?;
+        }
+        Ok((survey.common_bytes + survey.deep_bytes, survey.foreign_files))
+    }
+
+    /// Walks the root.
+    pub(crate) fn run(&self, dirs: &Dirs) -> Result<Survey> {
+        let mut survey = Survey::default();
+        (survey.common_bytes, survey.foreign_files) = self.root_level()?;
         let mut tasks = Vec::new();
-        survey.other_bytes += self.stat(self.root)?.allocated;
         for (name, kind) in self.entries(self.root)? {
             let path = self.root.join(&name);
             if kind != FileKind::Dir || !is_namespace(&name) && name != self.own {
-                self.count_foreign(&path, &mut survey)?;
                 continue;
             }
             let number = if name == self.own {
                 Some(0)
             } else {
-                u16::try_from(namespaces.len()).ok()
+                (self.number)(&name)
             };
-            let Some(number) = number.filter(|&n| n < 1 << 11) else {
+            let Some(number) = number else {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
             };
-            if number > 0 {
-                namespaces.push(path.clone());
-            }
             let cost = self.stat(&path)?.allocated;
-            survey.other_bytes += cost;
+            survey.dir_bytes += cost;
             dirs.found_top(number, cost);
             for (name, kind) in self.entries(&path)? {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
                         namespace: number,
+                        ns_dir: path.clone(),
                         dir: path.join(&name),
                         high,
                     }),
@@ -124,9 +157,12 @@ impl Walk<'_> {
                 let mut mine = Survey::default();
                 let mut failed = None;
                 while failed.is_none()
+                    && !self.stop.load(Ordering::Relaxed)
                     && let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    failed = self.walk_high(task, &namespaces, dirs, &mut mine).err();
+                    let from = mine.blocks.len();
+                    failed = self.walk_high(task, dirs, &mut mine).err();
+                    (self.found)(mine.blocks.get_mut(from..).unwrap_or_default());
                 }
                 let mut all = lock(&all);
                 all.0.absorb(mine);
@@ -143,10 +179,10 @@ impl Walk<'_> {
         let (survey, failed) = all
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        failed.map_or(Ok((survey, namespaces)), Err)
+        failed.map_or(Ok(survey), Err)
     }
 
-    fn walk_high(&self, task: &Task, namespaces: &[PathBuf], dirs: &Dirs, out: &mut Survey) -> Result<()> {
+    fn walk_high(&self, task: &Task, dirs: &Dirs, out: &mut Survey) -> Result<()> {
         let cost = self.stat(&task.dir)?.allocated;
         out.dir_bytes += cost;
         let mut any = false;
@@ -155,10 +191,8 @@ impl Walk<'_> {
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
                     any = true;
-                    let ns = namespaces
-                        .get(usize::from(task.namespace))
-                        .map_or(Path::new(""), PathBuf::as_path);
-                    self.walk_leaf(task.namespace, ns, Fan(task.high << 8 | low), leaf, dirs, out)?;
+                    let at = (Fan(task.high << 8 | low), leaf);
+                    self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
                 }
                 None => self.count_foreign(&path, out)?,
             }
@@ -171,22 +205,25 @@ impl Walk<'_> {
             out.dir_bytes -= cost;
         } else {
             out.dir_bytes -= cost;
-            out.other_bytes += cost;
+            out.deep_bytes += cost;
         }
         Ok(())
     }
 
-    fn walk_leaf(
+    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed.
+    pub(crate) fn walk_leaf(
         &self,
         ns: u16,
         ns_dir: &Path,
-        fan: Fan,
-        leaf: Leaf,
+        (fan, leaf): (Fan, Leaf),
+        only: Option<&HashSet<Fingerprint>>,
         dirs: &Dirs,
         out: &mut Survey,
     ) -> Result<()> {
         let dir = leaf_dir(ns_dir, fan, leaf);
-        let cost = self.stat(&dir)?.allocated;
+        let Some(Stat { allocated: cost, .. }) = self.stat_if_there(&dir)? else {
+            return Ok(());
+        };
         let seed = dir_seed(
             &ns_dir
                 .file_name()
@@ -197,6 +234,7 @@ impl Walk<'_> {
         for (name, kind) in self.entries(&dir)? {
             let path = dir.join(&name);
             match parse_file(&name, fan, leaf) {
+                Parsed::Temp if kind == FileKind::File && !self.sweeps(&name) => {}
                 Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => {
                         return Err(Error::io("sweep leftover temporary", path.display(), e));
@@ -207,6 +245,10 @@ impl Walk<'_> {
                     let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else {
                         continue;
                     };
+                    if only.is_some_and(|o| !o.contains(&fp)) {
+                        blocks += 1;
+                        continue;
+                    }
                     let Some(stat) = self.stat_if_there(&path)? else {
                         continue;
                     };
@@ -226,6 +268,7 @@ impl Walk<'_> {
                         cost: stat.allocated.max(round_up(stat.len, self.fs_block)),
                         mtime_ns: stat.mtime_ns,
                         trailer: stat.len == whole,
+                        id: None,
                         bad: ns == 0 && !right,
                         key: key.filter(|_| ns == 0),
                     });
@@ -241,8 +284,18 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn sweeps(&self, name: &str) -> bool {
+        match self.sweep {
+            Sweep::All => true,
+            Sweep::Member(n) => temp_member(name) == Some(n),
+        }
+    }
+
     /// Counts a file or a whole directory that is not ours, at the larger of length and allocation.
     fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        if path == self.root.join(STATE_DIR) {
+            return self.count_state(path, out);
+        }
         let mut stack = vec![path.to_owned()];
         while let Some(p) = stack.pop() {
             let Some(stat) = self.stat_if_there(&p)? else {
@@ -250,7 +303,7 @@ impl Walk<'_> {
             };
             match stat.kind {
                 FileKind::Dir => {
-                    out.other_bytes += stat.allocated;
+                    out.deep_bytes += stat.allocated;
                     match self.disk.list(&p, &mut |name, _| stack.push(p.join(name))) {
                         // somebody else's (`lost+found` of a mount point): counted as far as it can be seen
                         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -264,11 +317,30 @@ impl Walk<'_> {
                     }
                 }
                 FileKind::File => {
-                    let own = p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);
+                    let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
                     out.foreign_files += u64::from(!own);
-                    out.other_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+                    out.deep_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
                 }
-                FileKind::Other => out.other_bytes += stat.allocated,
+                FileKind::Other => out.deep_bytes += stat.allocated,
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the state directory: journals are their members' to count.
+    fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        out.common_bytes += self.stat_if_there(path)?.map_or(0, |s| s.allocated);
+        for (name, kind) in self.entries(path)? {
+            if parse_name(&name).is_some() {
+                continue;
+            }
+            let at = path.join(&name);
+            match self.stat_if_there(&at)? {
+                Some(stat) if kind == FileKind::File => {
+                    out.common_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+                }
+                Some(stat) => out.common_bytes += stat.allocated,
+                None => {}
             }
         }
         Ok(())
@@ -326,7 +398,8 @@ impl Survey {
         self.blocks.extend(other.blocks);
         self.swept += other.swept;
         self.foreign_files += other.foreign_files;
-        self.other_bytes += other.other_bytes;
+        self.common_bytes += other.common_bytes;
+        self.deep_bytes += other.deep_bytes;
         self.dir_bytes += other.dir_bytes;
     }
 }

@@ -382,29 +382,36 @@ fn a_drain_waits_for_the_deadline_and_no_longer() {
 
 #[test]
 fn a_shutdown_over_hung_io_is_bounded_reports_all_and_keeps_the_root() {
-    let mut b = bench(|_| (), true);
-    b.hang(Op::Write);
-    b.hang(Op::Read);
-    b.c.submit_store(R, &keys(100..110));
-    assert!(b.c.lookup(&key(1), R));
-    b.c.submit_load(R, &[key(1)]);
-    b.wait_hanging(3);
-    let clock = SystemClock::new();
-    let began = clock.now();
-    b.c.tier.shutdown();
-    let took = clock.now().since(began);
-    assert!(took < Duration::from_secs(12), "{took:?}");
-    let closed = |r: &Report| r.blocks.iter().all(|o| !o.is_ok());
-    let mut reports = Vec::new();
-    b.c.tier.poll(&mut reports);
-    assert!(reports.len() == 2 && reports.iter().all(closed), "{reports:?}");
-    assert_eq!(b.c.tier.stats().pinned_blocks, 1, "only what is still being read");
-    let again = FsBuilder::new(b.root.settings(BOUND), ns("model"), LEN).open();
-    assert_eq!(again.unwrap_err().kind(), ErrorKind::Busy);
-    b.disk.heal();
-    until("what hung returns", || b.c.tier.stats().hung_operations == 0);
-    assert_eq!(b.c.tier.stats().pinned_blocks, 0);
-    assert_eq!(temps(&b.root.path()), Vec::<PathBuf>::new());
+    // writes of two blocks, and of the journal, for which the other waits
+    for (path, hanging) in [(".bin", 3), ("journal", 2)] {
+        let mut b = bench(|_| (), true);
+        b.disk.add(Rule::new(Op::Write, Fault::Hang).path(path));
+        b.hang(Op::Read);
+        b.c.submit_store(R, &keys(100..110));
+        assert!(b.c.lookup(&key(1), R));
+        b.c.submit_load(R, &[key(1)]);
+        b.wait_hanging(hanging);
+        let clock = SystemClock::new();
+        let began = clock.now();
+        b.c.tier.shutdown();
+        let took = clock.now().since(began);
+        assert!(took < Duration::from_secs(12), "{took:?}");
+        let closed = |r: &Report| r.blocks.iter().all(|o| !o.is_ok());
+        let mut reports = Vec::new();
+        b.c.tier.poll(&mut reports);
+        assert!(reports.len() == 2 && reports.iter().all(closed), "{reports:?}");
+        assert_eq!(b.c.tier.stats().pinned_blocks, 1, "only what is still being read");
+        let other = FsBuilder::new(b.root.settings(BOUND + 1), ns("model"), LEN);
+        assert_eq!(
+            other.open().unwrap_err().kind(),
+            ErrorKind::Busy,
+            "somebody is there"
+        );
+        b.disk.heal();
+        until("what hung returns", || b.c.tier.stats().hung_operations == 0);
+        assert_eq!(b.c.tier.stats().pinned_blocks, 0);
+        assert_eq!(temps(&b.root.path()), Vec::<PathBuf>::new());
+    }
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn a_block_that_the_file_system_calls_corrupt_is_removed() {
 fn one_flipped_bit_is_never_served() {
     for op in [Op::Read, Op::Write] {
         let mut b = bench(|_| (), true);
-        b.disk.add(Rule::new(op, Fault::Flip).times(1));
+        b.disk.add(Rule::new(op, Fault::Flip).path(".bin").times(1));
         store(&mut b.c, &[key(100)]);
         assert!(b.c.lookup(&key(100), R));
         let got = b.c.load(R, &[key(100)]);
