@@ -29,6 +29,8 @@ use crate::{clock::Instant, error::Result, sync::lock};
 
 /// Between two visits.
 const TICK: Duration = Duration::from_millis(100);
+/// Looks, half a tick apart, for the first share of a newcomer.
+const SHARE_TRIES: u32 = 100;
 /// How long a member must have been dead before others take what it left; its own restart comes first.
 const DEAD_FOR: Duration = Duration::from_secs(5);
 /// Most blocks evicted for others in one visit.
@@ -123,6 +125,8 @@ impl Keeper {
                 self.take_over(d);
             }
             self.exchange().map_err(fault)?;
+        } else {
+            self.wait_for_share().map_err(fault)?;
         }
         let small = {
             let core = lock(&self.shared.core);
@@ -141,6 +145,21 @@ impl Keeper {
             return Ok(());
         }
         super::open::identify(&self.shared, &self.member)
+    }
+
+    /// Gives those who hold everything the time to make room for one more.
+    fn wait_for_share(&mut self) -> io::Result<()> {
+        let s = Arc::clone(&self.shared);
+        let least = s.least_share();
+        for _ in 0..SHARE_TRIES {
+            if s.stop.load(Ordering::Relaxed) || lock(&s.core).budget.bound().is_none_or(|b| b >= least) {
+                break;
+            }
+            lock(&s.core).pressure = least;
+            self.exchange()?;
+            s.keeper.wait(s.keeper.rings(), TICK / 2);
+        }
+        Ok(())
     }
 
     fn tick(&mut self) {
@@ -331,12 +350,11 @@ impl Keeper {
 
     fn finish(self) {
         self.tell_uses();
-        let synced = self.shared.journal.get().is_some_and(|j| j.sync().is_ok());
         let held = {
             let core = lock(&self.shared.core);
             core.budget.resident()
         };
-        self.member.leave(held, synced);
+        self.member.leave(held);
     }
 }
 

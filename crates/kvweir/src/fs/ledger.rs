@@ -19,7 +19,7 @@
 //! | +16..24 | bytes it held when it last wrote here |
 //! | +24..32 | bytes it wants and cannot have |
 //! | +32..40 | XXH3-64 of its namespace's directory name |
-//! | +40..44 | 1: ended in order, everything synced |
+//! | +40..44 | 1: ended in order |
 //! | +44..48 | incarnation: differs from owner to owner |
 //! | +48..112 | name of its machine, padded with zeros |
 //! | +120..128 | XXH3-64 of the 120 bytes before |

@@ -22,6 +22,7 @@ use super::{
     open::Phase,
     probe::Probes,
     progress::Meter,
+    settings::min_bound,
     trailer::TRAILER_BYTES,
 };
 use crate::{
@@ -247,6 +248,11 @@ impl Shared {
     pub(crate) fn credit(&self) -> u64 {
         let snapshot = self.journal.get().map_or(0, Journal::next_snapshot);
         self.least_credit() + snapshot
+    }
+
+    /// Bytes without which a member can store nothing.
+    pub(crate) fn least_share(&self) -> u64 {
+        min_bound(self.params.block_len)
     }
 
     pub(crate) fn least_credit(&self) -> u64 {

@@ -9,6 +9,8 @@ mod broken_os;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;
@@ -19,7 +21,11 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod races;
+#[cfg(test)]
+mod shared_root;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]
