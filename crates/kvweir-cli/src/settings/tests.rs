@@ -268,6 +268,9 @@ fn the_default_settings_file() {
     max_bytes = "256MiB"                     # default
     policy = "lru"                           # default
     # threads =                              # default: from CPU affinity and cgroup quota
+    io_timeout_s = 30.0                      # default
+    bounce = "auto"                          # default
+    read_only = false                        # default
 
     # Back-pressure
     backpressure = true                      # default

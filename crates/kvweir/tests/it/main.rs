@@ -1,6 +1,12 @@
 //! Tests of the engine through its public face.
 
 #[cfg(test)]
+mod broken;
+#[cfg(test)]
+mod broken_errors;
+#[cfg(test)]
+mod broken_os;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod crash;
