@@ -183,6 +183,7 @@ impl Keeper {
         let Some(j) = self.shared.journal.get() else {
             return;
         };
+        j.pay_debts(&self.shared.core);
         let used = lock(&self.shared.core).touched.as_mut().map(std::mem::take);
         if let Some(used) = used.filter(|u| !u.is_empty())
             && let Err(error) = j.touch(&self.shared.core, &used)

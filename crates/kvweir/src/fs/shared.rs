@@ -388,9 +388,7 @@ impl Shared {
     pub(crate) fn journal_gone(&self, fp: Fingerprint, shelf: Shelf, fan: Fan) {
         if let Some(j) = self.journal.get() {
             let costs = self.dirs.costs(shelf.namespace, fan, shelf.leaf);
-            if let Err(error) = j.gone(&self.core, fp, (shelf, fan), costs) {
-                tracing::debug!(%error, "a removal is not in the journal");
-            }
+            j.gone(&self.core, fp, (shelf, fan), costs);
         }
     }
 

@@ -58,6 +58,8 @@ struct Out {
     shelves: HashMap<Shelf, u16, FixedState>,
     /// What was begun and has not ended: said again at the begin of each generation.
     open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
+    /// Removals that could not be written yet: before any other record.
+    owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
     /// Names of namespaces by number.
     names: Vec<String>,
     buf: Vec<u8>,
@@ -121,6 +123,7 @@ impl Journal {
             // defined anew in this life: a later definition of a number replaces an earlier one
             shelves: HashMap::default(),
             open: HashSet::default(),
+            owed: Vec::new(),
             names,
             buf: Vec::new(),
         };
@@ -217,15 +220,45 @@ impl Journal {
         self.append(core, fp, at, true, Record::Evict)
     }
 
-    /// Nothing of it is there any more.
-    pub(crate) fn gone(
-        &self,
-        core: &Mutex<Core>,
-        fp: Fingerprint,
-        at: (Shelf, Fan),
-        dirs: DirCosts,
-    ) -> io::Result<()> {
-        self.append(core, fp, at, false, |at| Record::Gone(at, dirs))
+    /// Nothing of it is there any more. Where that cannot be written now, it is with the next record.
+    pub(crate) fn gone(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan), dirs: DirCosts) {
+        let mut out = lock(&self.out);
+        out.owed.push((fp, at, dirs));
+        self.pay(core, &mut out);
+    }
+
+    /// Writes what could not be written before.
+    pub(crate) fn pay_debts(&self, core: &Mutex<Core>) {
+        let mut out = lock(&self.out);
+        if !out.owed.is_empty() {
+            self.pay(core, &mut out);
+        }
+    }
+
+    fn pay(&self, core: &Mutex<Core>, out: &mut Out) {
+        let owed = std::mem::take(&mut out.owed);
+        let mut defined = Vec::new();
+        for &(fp, (shelf, fan), dirs) in &owed {
+            let (n, new) = out.shelf(shelf);
+            if new {
+                defined.push(shelf);
+            }
+            out.put(&Record::Gone(At { fp, shelf: n, fan }, dirs));
+        }
+        match self.flush(core, out) {
+            Ok(()) => {
+                for (fp, (shelf, fan), _) in owed {
+                    out.open.remove(&(fp, shelf, fan));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "removals are not in the journal yet");
+                defined.iter().for_each(|s| {
+                    out.shelves.remove(s);
+                });
+                out.owed = owed;
+            }
+        }
     }
 
     /// Notes blocks that were used, least recent first.
@@ -247,6 +280,9 @@ impl Journal {
         record: impl FnOnce(At) -> Record<'a>,
     ) -> io::Result<()> {
         let mut out = lock(&self.out);
+        if !out.owed.is_empty() {
+            self.pay(core, &mut out);
+        }
         let (n, new) = out.shelf(shelf);
         out.put(&record(At { fp, shelf: n, fan }));
         let done = self.flush(core, &mut out);
@@ -439,6 +475,7 @@ impl Snapshot {
             older_bytes: 0,
             shelves: HashMap::default(),
             open: HashSet::default(),
+            owed: Vec::new(),
             names: rotation.names.clone(),
             buf: header.encode().to_vec(),
         };
