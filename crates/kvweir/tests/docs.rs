@@ -225,3 +225,32 @@ fn the_tables_of_the_manual_are_those_of_the_code() {
         );
     }
 }
+
+/// Every test that the ledger of guarantees names is there.
+#[test]
+fn the_tests_that_guarantees_name_exist() {
+    let repo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut sources = String::new();
+    let mut folders = vec![repo.join("crates")];
+    while let Some(f) = folders.pop() {
+        for e in std::fs::read_dir(&f).unwrap().flatten() {
+            let p = e.path();
+            if p.is_dir() {
+                folders.push(p);
+            } else if p.extension().is_some_and(|x| x == "rs" || x == "py") {
+                sources += &std::fs::read_to_string(&p).unwrap_or_default();
+            }
+        }
+    }
+    let text = std::fs::read_to_string(repo.join("docs/guarantees.md")).unwrap();
+    let mut named = 0;
+    for word in text.split('`').skip(1).step_by(2).filter(|w| w.contains("::")) {
+        let name = word.rsplit("::").next().unwrap();
+        let there = [format!("fn {name}("), format!("def {name}(")]
+            .iter()
+            .any(|d| sources.contains(d.as_str()));
+        assert!(there, "docs/guarantees.md names {word}, which is no test");
+        named += 1;
+    }
+    assert!(named > 20);
+}
