@@ -16,6 +16,8 @@ use crate::{
 
 /// Name of the file below the root.
 pub(crate) const LOCK_FILE: &str = ".kvweir.lock";
+/// Name of the directory below the root where kvweir keeps what is no block.
+pub(crate) const OWN_DIR: &str = ".kvweir";
 const CONTENT_BYTES: usize = 512;
 
 /// The held lock.
@@ -62,7 +64,8 @@ impl RootLock {
     }
 }
 
-fn read_holder(file: &dyn DiskFile) -> Option<String> {
+/// The holder that the file names.
+pub(crate) fn read_holder(file: &dyn DiskFile) -> Option<String> {
     let mut buf = [0; CONTENT_BYTES];
     let n = read_full(file, &mut buf, &mut []).ok()?;
     let text = String::from_utf8_lossy(buf.get(..n)?).trim().to_owned();

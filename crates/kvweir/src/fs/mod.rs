@@ -8,12 +8,14 @@
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
+//! | `admin/` | what operators do beside engines |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
+pub mod admin;
 #[cfg(feature = "testing")]
 mod bench;
 mod core;

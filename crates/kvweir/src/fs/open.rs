@@ -102,6 +102,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
             fs_block: space.block,
             want_keys: settings.events,
             threads: (usable_cpus() * 2).clamp(2, 16),
+            watch: None,
         };
         walk.run(&dirs)?
     } else {

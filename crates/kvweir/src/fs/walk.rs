@@ -1,6 +1,7 @@
 //! The walk at start: everything below the root is counted (I1), blocks are found by name alone, temporaries that
 //! are provably ours are swept, every other file is left where it is. First-level directories are shared out among
-//! threads.
+//! threads. A walk that is watched (by the operator commands) changes nothing, tells what it meets, and goes on where
+//! something cannot be read.
 
 use std::{
     io,
@@ -16,7 +17,7 @@ use super::{
     layout::{
         Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf,
     },
-    lockfile::LOCK_FILE,
+    lockfile::{LOCK_FILE, OWN_DIR},
     open::CONFIG_FILE,
     trailer::{TRAILER_BYTES, decode},
 };
@@ -31,6 +32,52 @@ use crate::{
     namespace::dir_seed,
     sync::lock,
 };
+
+/// What a watched walk meets.
+pub(crate) enum Met<'a> {
+    /// A namespace's directory and its number; told before anything below any namespace.
+    Namespace { number: u16, path: &'a Path },
+    /// A directory that belongs to the layout, the root included.
+    Dir {
+        namespace: Option<u16>,
+        path: &'a Path,
+        stat: &'a Stat,
+    },
+    /// A directory of the fan-out without entries.
+    Empty { path: &'a Path },
+    /// A block file, by its name.
+    Block(&'a BlockFile<'a>),
+    /// A temporary of ours.
+    Temp { path: &'a Path, stat: &'a Stat },
+    /// A file or directory of ours that is no block: lock, identity, what lies below `.kvweir`.
+    Own { stat: &'a Stat },
+    /// A file or directory that is not ours.
+    Foreign { path: &'a Path, stat: &'a Stat },
+    /// Something that cannot be looked at.
+    Unreadable { path: &'a Path, error: &'a Error },
+}
+
+/// A block file as a watched walk meets it.
+pub(crate) struct BlockFile<'a> {
+    pub(crate) namespace: u16,
+    pub(crate) dir: &'a Path,
+    pub(crate) name: &'a str,
+    pub(crate) fan: Fan,
+    pub(crate) leaf: Leaf,
+    pub(crate) key: Option<Key>,
+    pub(crate) stat: Stat,
+}
+
+/// Who watches a walk; called by all of its threads.
+pub(crate) trait Watch: Sync {
+    /// Whether to walk this namespace.
+    fn wants(&self, _namespace: &str) -> bool {
+        true
+    }
+
+    /// Told of everything met.
+    fn met(&self, what: Met<'_>);
+}
 
 /// A block file found.
 #[derive(Debug)]
@@ -69,6 +116,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) fs_block: u64,
     pub(crate) want_keys: bool,
     pub(crate) threads: usize,
+    /// Who is told of everything met; then nothing is swept, removed or listed in the survey.
+    pub(crate) watch: Option<&'a dyn Watch>,
 }
 
 /// A first-level directory to walk.
@@ -84,8 +133,14 @@ impl Walk<'_> {
         let mut survey = Survey::default();
         let mut namespaces = vec![self.root.join(self.own)];
         let mut tasks = Vec::new();
-        survey.other_bytes += self.stat(self.root)?.allocated;
-        for (name, kind) in self.entries(self.root)? {
+        let stat = self.stat(self.root)?;
+        survey.other_bytes += stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: None,
+            path: self.root,
+            stat: &stat,
+        });
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
             let path = self.root.join(&name);
             if kind != FileKind::Dir || !is_namespace(&name) && name != self.own {
                 self.count_foreign(&path, &mut survey)?;
@@ -103,10 +158,19 @@ impl Walk<'_> {
             if number > 0 {
                 namespaces.push(path.clone());
             }
-            let cost = self.stat(&path)?.allocated;
-            survey.other_bytes += cost;
-            dirs.found_top(number, cost);
-            for (name, kind) in self.entries(&path)? {
+            if self.watch.is_some_and(|w| !w.wants(&name)) {
+                continue;
+            }
+            let Some(stat) = self.look(&path)? else { continue };
+            survey.other_bytes += stat.allocated;
+            dirs.found_top(number, stat.allocated);
+            self.tell(|| Met::Namespace { number, path: &path });
+            self.tell(|| Met::Dir {
+                namespace: Some(number),
+                path: &path,
+                stat: &stat,
+            });
+            for (name, kind) in self.entries(&path)?.unwrap_or_default() {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
                         namespace: number,
@@ -147,10 +211,24 @@ impl Walk<'_> {
     }
 
     fn walk_high(&self, task: &Task, namespaces: &[PathBuf], dirs: &Dirs, out: &mut Survey) -> Result<()> {
-        let cost = self.stat(&task.dir)?.allocated;
+        let Some(stat) = self.look(&task.dir)? else {
+            return Ok(());
+        };
+        let cost = stat.allocated;
         out.dir_bytes += cost;
+        self.tell(|| Met::Dir {
+            namespace: Some(task.namespace),
+            path: &task.dir,
+            stat: &stat,
+        });
+        let Some(entries) = self.entries(&task.dir)? else {
+            return Ok(());
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &task.dir });
+        }
         let mut any = false;
-        for (name, kind) in self.entries(&task.dir)? {
+        for (name, kind) in entries {
             let path = task.dir.join(&name);
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
@@ -166,7 +244,7 @@ impl Walk<'_> {
         let fan = Fan(task.high << 8);
         if any {
             dirs.found_dir(task.namespace, fan, None, cost);
-        } else if self.disk.remove_dir(&task.dir).is_ok() {
+        } else if self.watch.is_none() && self.disk.remove_dir(&task.dir).is_ok() {
             // an emptied directory that a crash left behind
             out.dir_bytes -= cost;
         } else {
@@ -186,17 +264,53 @@ impl Walk<'_> {
         out: &mut Survey,
     ) -> Result<()> {
         let dir = leaf_dir(ns_dir, fan, leaf);
-        let cost = self.stat(&dir)?.allocated;
+        let Some(stat) = self.look(&dir)? else {
+            return Ok(());
+        };
+        let cost = stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: Some(ns),
+            path: &dir,
+            stat: &stat,
+        });
         let seed = dir_seed(
             &ns_dir
                 .file_name()
                 .map(|n| n.to_string_lossy())
                 .unwrap_or_default(),
         );
+        let Some(entries) = self.entries(&dir)? else {
+            return Ok(());
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &dir });
+        }
         let mut blocks = 0;
-        for (name, kind) in self.entries(&dir)? {
+        for (name, kind) in entries {
             let path = dir.join(&name);
             match parse_file(&name, fan, leaf) {
+                Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
+                    if let Some(stat) = self.look(&path)? {
+                        self.tell(|| Met::Temp {
+                            path: &path,
+                            stat: &stat,
+                        });
+                    }
+                }
+                Parsed::Block(key) if kind == FileKind::File && self.watch.is_some() => {
+                    blocks += 1;
+                    if let (Some(watch), Some(stat)) = (self.watch, self.look(&path)?) {
+                        watch.met(Met::Block(&BlockFile {
+                            namespace: ns,
+                            dir: &dir,
+                            name: &name,
+                            fan,
+                            leaf,
+                            key,
+                            stat,
+                        }));
+                    }
+                }
                 Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => {
                         return Err(Error::io("sweep leftover temporary", path.display(), e));
@@ -207,7 +321,7 @@ impl Walk<'_> {
                     let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else {
                         continue;
                     };
-                    let Some(stat) = self.stat_if_there(&path)? else {
+                    let Some(stat) = self.look(&path)? else {
                         continue;
                     };
                     let whole = self.block_len + TRAILER_BYTES as u64;
@@ -233,7 +347,7 @@ impl Walk<'_> {
                 _ => self.count_foreign(&path, out)?,
             }
         }
-        if blocks == 0 && self.disk.remove_dir(&dir).is_ok() {
+        if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
             return Ok(());
         }
         out.dir_bytes += cost;
@@ -244,10 +358,21 @@ impl Walk<'_> {
     /// Counts a file or a whole directory that is not ours, at the larger of length and allocation.
     fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
         let mut stack = vec![path.to_owned()];
+        // below it lies what kvweir keeps beside the blocks
+        let ours = path == self.root.join(OWN_DIR);
         while let Some(p) = stack.pop() {
-            let Some(stat) = self.stat_if_there(&p)? else {
+            let Some(stat) = self.look(&p)? else {
                 continue;
             };
+            let own_file = || p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);
+            let own = ours || own_file() || stat.kind == FileKind::Dir && self.is_config_dir(&p);
+            self.tell(|| match own {
+                true => Met::Own { stat: &stat },
+                false => Met::Foreign {
+                    path: &p,
+                    stat: &stat,
+                },
+            });
             match stat.kind {
                 FileKind::Dir => {
                     out.other_bytes += stat.allocated;
@@ -258,13 +383,12 @@ impl Walk<'_> {
                             out.foreign_files += 1;
                         }
                         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                            return Err(Error::io("list directory", p.display(), e));
+                            self.unreadable(&p, Error::io("list directory", p.display(), e))?;
                         }
                         _ => {}
                     }
                 }
                 FileKind::File => {
-                    let own = p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);
                     out.foreign_files += u64::from(!own);
                     out.other_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
                 }
@@ -283,14 +407,16 @@ impl Walk<'_> {
         decode(page.get(..n)?).map(|t| t.key)
     }
 
-    fn entries(&self, dir: &Path) -> Result<Vec<(String, FileKind)>> {
+    /// The entries of a directory; `None`: a watcher was told that it cannot be read.
+    fn entries(&self, dir: &Path) -> Result<Option<Vec<(String, FileKind)>>> {
         let mut names = Vec::new();
         match self
             .disk
             .list(dir, &mut |name, kind| names.push((name.to_owned(), kind)))
         {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("list directory", dir.display(), e));
+                self.unreadable(dir, Error::io("list directory", dir.display(), e))?;
+                return Ok(None);
             }
             _ => {}
         }
@@ -298,26 +424,50 @@ impl Walk<'_> {
         for (name, kind) in names {
             let kind = match kind {
                 Some(k) => k,
-                None => self
-                    .stat_if_there(&dir.join(&name))?
-                    .map_or(FileKind::Other, |s| s.kind),
+                None => self.look(&dir.join(&name))?.map_or(FileKind::Other, |s| s.kind),
             };
             out.push((name, kind));
         }
-        Ok(out)
+        Ok(Some(out))
+    }
+
+    fn tell<'m>(&self, what: impl FnOnce() -> Met<'m>) {
+        if let Some(w) = self.watch {
+            w.met(what());
+        }
+    }
+
+    /// Tells a watcher; without one, it is the end of the walk.
+    fn unreadable(&self, path: &Path, error: Error) -> Result<()> {
+        let Some(w) = self.watch else { return Err(error) };
+        w.met(Met::Unreadable { path, error: &error });
+        Ok(())
+    }
+
+    /// What lies at `path`; `None`: it is gone, or a watcher was told that it cannot be looked at.
+    fn look(&self, path: &Path) -> Result<Option<Stat>> {
+        match self.disk.stat(path) {
+            Ok(s) => Ok(Some(s)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => self
+                .unreadable(path, Error::io("stat", path.display(), e))
+                .map(|()| None),
+        }
+    }
+
+    /// Whether `path` is the directory, just below the root, of a namespace's identity.
+    fn is_config_dir(&self, path: &Path) -> bool {
+        path.parent() == Some(self.root)
+            && path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .is_some_and(|n| is_namespace(&format!("{n}_r0")))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
         self.disk
             .stat(path)
             .map_err(|e| Error::io("stat", path.display(), e))
-    }
-
-    fn stat_if_there(&self, path: &Path) -> Result<Option<Stat>> {
-        match self.disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            r => r.map(Some).map_err(|e| Error::io("stat", path.display(), e)),
-        }
     }
 }
 
