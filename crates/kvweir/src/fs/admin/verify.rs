@@ -91,9 +91,11 @@ pub struct Finding {
 
 /// What to verify.
 #[derive(Debug, Clone, Default)]
-pub struct VerifyOptions {
+pub struct VerifyOptions<'a> {
     /// Only this namespace, by its directory's name.
-    pub namespace: Option<String>,
+    pub namespace: Option<&'a str>,
+    /// The caller's own hold of the root: then no temporary can be a store of an engine under way.
+    pub claim: Option<&'a Claim>,
 }
 
 /// What a verification came to.
@@ -235,8 +237,9 @@ impl Admin {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a namespace that is not there, and the I/O error of the
     /// root itself; whatever cannot be read below it is a finding.
-    pub fn verify(&self, options: &VerifyOptions, progress: OnProgress<'_>) -> Result<Verification> {
-        let only = options.namespace.as_deref();
+    pub fn verify(&self, options: &VerifyOptions<'_>, progress: OnProgress<'_>) -> Result<Verification> {
+        options.claim.map_or(Ok(()), |c| c.covers(self))?;
+        let only = options.namespace;
         let content = self.survey(only)?;
         if let Some(only) = only.filter(|_| content.namespaces.is_empty()) {
             let message = format!("there is no namespace {only} below {}", self.root.display());
@@ -257,7 +260,7 @@ impl Admin {
             admin: self,
             only,
             expected,
-            held: self.is_held()?,
+            held: options.claim.is_none() && self.is_held()?,
             buffers: Mutex::default(),
             found: Mutex::new(report),
             progress,

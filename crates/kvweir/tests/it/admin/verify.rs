@@ -126,6 +126,15 @@ fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those()
     );
     let admin = admin(&root);
     let claim = admin.claim().unwrap();
+    let own = VerifyOptions {
+        claim: Some(&claim),
+        ..VerifyOptions::default()
+    };
+    let again = admin.verify(&own, &|_| {}).unwrap();
+    assert_eq!(
+        again.findings, report.findings,
+        "our own hold of the root hides nothing"
+    );
     let done = admin.repair(&report, Some(&claim)).unwrap();
     drop(claim);
     assert!(
@@ -263,9 +272,12 @@ fn one_namespace_can_be_chosen_and_one_that_is_not_there_is_refused() {
     store(&mut other, &keys(0..4));
     drop(other);
     flip(&file_of(&dir, &key(1)), 9);
-    let only = |name: &str| VerifyOptions {
-        namespace: Some(name.into()),
-    };
+    fn only(name: &str) -> VerifyOptions<'_> {
+        VerifyOptions {
+            namespace: Some(name),
+            claim: None,
+        }
+    }
     let admin = admin(&root).threads(1);
     let r = admin.verify(&only(ns("other").dir()), &|_| {}).unwrap();
     assert_eq!((r.good, r.findings.len()), (4, 0));
