@@ -6,6 +6,7 @@
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs` | opening a root far above its bound |
+//! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
 //! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
 
 mod disk;
@@ -16,6 +17,7 @@ mod manager;
 mod print;
 mod raw;
 mod trim;
+mod verify;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -38,6 +40,8 @@ enum Command {
     Manager(manager::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
     Trim(trim::Args),
+    /// Verifying a root against raw direct reads of the same files.
+    Verify(verify::Args),
 }
 
 fn main() -> Result<()> {
@@ -47,5 +51,6 @@ fn main() -> Result<()> {
         Command::Disk(args) => disk::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
+        Command::Verify(args) => verify::run(&args, &clock),
     }
 }
