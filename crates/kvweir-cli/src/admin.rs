@@ -32,31 +32,36 @@ pub(crate) struct RootArgs {
 
 /// Opens a root.
 pub(crate) fn open(root: &Path) -> Result<Admin> {
-    Admin::new(root).map_err(could_not_run)
+    Admin::new(root).or_could_not_run()
 }
 
-/// An error of the engine after which a command has no result: exit code 2.
-pub(crate) fn could_not_run(e: kvweir::Error) -> anyhow::Error {
-    let hint = match e.kind() {
-        ErrorKind::Busy => {
-            Some("end that engine first; `kvweir inspect` and `kvweir verify` may run beside it")
-        }
-        ErrorKind::Full => Some("free some space, or import into a root on another file system"),
-        _ => None,
-    };
-    UsageError {
-        message: e.to_string(),
-        hint,
+/// For results of the engine without which a command has none itself: exit code 2.
+pub(crate) trait OrCouldNotRun<T> {
+    fn or_could_not_run(self) -> Result<T>;
+}
+
+impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
+    fn or_could_not_run(self) -> Result<T> {
+        self.map_err(|e| {
+            let hint = match e.kind() {
+                ErrorKind::Busy => {
+                    Some("end that engine first; `kvweir inspect` and `kvweir verify` may run beside it")
+                }
+                ErrorKind::Full => Some("free some space, or import into a root on another file system"),
+                _ => None,
+            };
+            let message = e.to_string();
+            UsageError { message, hint }.into()
+        })
     }
-    .into()
 }
 
 /// With `yes` the right to change the root; else only sees that it could be had.
 pub(crate) fn claim(admin: &Admin, yes: bool) -> Result<Option<Claim>> {
     if yes {
-        return admin.claim().map(Some).map_err(could_not_run);
+        return admin.claim().map(Some).or_could_not_run();
     }
-    admin.require_idle().map_err(could_not_run)?;
+    admin.require_idle().or_could_not_run()?;
     Ok(None)
 }
 

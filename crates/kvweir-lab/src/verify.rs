@@ -21,7 +21,7 @@ use kvweir::{
         pool::usable_cpus,
     },
     namespace::{Identity, Namespace},
-    tier::{JobId, RequestId, StoreBlock, StoreJob, Tier},
+    tier::{JobId, Report, RequestId, StoreBlock, StoreJob, Tier},
 };
 
 use crate::{
@@ -139,7 +139,7 @@ fn store(args: &Args, root: &Path, kib: u64) -> Result<()> {
         });
         tier.drain();
         tier.poll(&mut reports);
-        anyhow::ensure!(reports.iter().all(|r| r.all_ok()), "a block was not stored");
+        anyhow::ensure!(reports.iter().all(Report::all_ok), "a block was not stored");
     }
     Ok(())
 }

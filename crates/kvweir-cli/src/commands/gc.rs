@@ -6,7 +6,7 @@ use anyhow::Result;
 use kvweir::fs::admin::{Collected, GcOptions, RegionState};
 
 use crate::{
-    admin::{self, RootArgs},
+    admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
     summary::table::{Section, bytes, count},
 };
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         shm: (!args.no_shm).then(|| args.shm.clone()),
         ..GcOptions::default()
     };
-    let report = root.gc(&options, claim.as_ref()).map_err(admin::could_not_run)?;
+    let report = root.gc(&options, claim.as_ref()).or_could_not_run()?;
     admin::show(args.root.json, &report, || sections(&report))?;
     admin::say_dry(report.done, args.root.json);
     Ok(if report.failed.is_empty() {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use kvweir::fs::admin::{ImportOptions, Imported};
 
 use crate::{
-    admin::{self, RootArgs},
+    admin::{self, OrCouldNotRun, RootArgs},
     cli::{Ending, UsageError},
     progress::Progress,
     summary::table::{Section, bytes, count},
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let source = args.into.is_some().then_some(&from);
     let report = into.import(source, &options, &|now| progress.at(now), claim.as_ref());
     progress.finish();
-    let report = report.map_err(admin::could_not_run)?;
+    let report = report.or_could_not_run()?;
     admin::show(args.root.json, &report, || sections(&report))?;
     admin::say_dry(report.done, args.root.json);
     Ok(if report.is_whole() {

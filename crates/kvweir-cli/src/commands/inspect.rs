@@ -4,7 +4,7 @@ use anyhow::Result;
 use kvweir::fs::admin::{Holder, Inspection, NamespaceInfo};
 
 use crate::{
-    admin::{self, RootArgs},
+    admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
     summary::table::{Section, bytes, count},
 };
@@ -26,9 +26,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let report = admin::open(&args.root.root)?
-        .inspect()
-        .map_err(admin::could_not_run)?;
+    let report = admin::open(&args.root.root)?.inspect().or_could_not_run()?;
     admin::show(args.root.json, &report, || sections(&report))?;
     Ok(if report.unreadable.is_empty() {
         Ending::Good

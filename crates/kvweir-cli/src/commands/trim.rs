@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::{
-    admin::{self, RootArgs},
+    admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
     summary::table::{bytes, count},
 };
@@ -45,7 +45,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let root = admin::open(&args.root.root)?;
     let claim = admin::claim(&root, args.yes)?;
-    let t = root.trim(args.to, claim.as_ref()).map_err(admin::could_not_run)?;
+    let t = root.trim(args.to, claim.as_ref()).or_could_not_run()?;
     admin::show(args.root.json, &t, || {
         let newest = t.newest_removed_s.map_or_else(|| "-".to_owned(), admin::span);
         let mut out = vec![admin::list(

@@ -5,7 +5,7 @@ use kvweir::fs::admin::{Fault, Repaired, Verification, VerifyOptions};
 use serde::Serialize;
 
 use crate::{
-    admin::{self, RootArgs},
+    admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
     progress::Progress,
     summary::table::{Section, bytes, count},
@@ -84,12 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let progress = Progress::blocks(!args.root.json);
     let found = root.verify(&options, &|now| progress.at(now));
     progress.finish();
-    let found = found.map_err(admin::could_not_run)?;
+    let found = found.or_could_not_run()?;
     let repaired = match args.repair {
-        true => Some(
-            root.repair(&found, claim.as_ref())
-                .map_err(admin::could_not_run)?,
-        ),
+        true => Some(root.repair(&found, claim.as_ref()).or_could_not_run()?),
         false => None,
     };
     let report = Report {
