@@ -1,6 +1,7 @@
 //! Leftovers go, what somebody may need stays; above all, shared memory that a process uses.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
@@ -154,18 +155,35 @@ fn user(code: &str, file: &Path) -> Option<Child> {
     (line == "ready\n").then_some(child)
 }
 
-fn regions(root: &Root, shm: &Path, grace: u64) -> Vec<(String, RegionState)> {
+/// What gc makes of the regions in `shm`, by the name of the first file.
+fn regions(root: &Root, shm: &Path, proc: &Path, grace: u64) -> BTreeMap<String, RegionState> {
     let options = GcOptions {
         shm: Some(shm.to_owned()),
+        proc: proc.to_owned(),
         grace: Duration::from_secs(grace),
         ..GcOptions::default()
     };
-    let r = gc(&admin(root), &options);
     let name = |p: &String| Path::new(p).file_name().unwrap().to_string_lossy().into_owned();
+    let r = gc(&admin(root), &options);
     r.regions
-        .iter()
-        .map(|r| (name(&r.paths[0]), r.state.clone()))
+        .into_iter()
+        .map(|r| (name(&r.paths[0]), r.state))
         .collect()
+}
+
+/// A machine that runs these processes and an idle first one. The real `/proc` of a test's machine may hide some, and
+/// then nothing is ever removed.
+fn machine(pids: &[u32]) -> tempfile::TempDir {
+    let proc = tempfile::tempdir().unwrap();
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, proc.path().join(at)).unwrap();
+    fs::create_dir_all(proc.path().join("self/ns")).unwrap();
+    link("pid:[4026531836]", "self/ns/pid");
+    fs::create_dir_all(proc.path().join("1/fd")).unwrap();
+    fs::write(proc.path().join("1/maps"), b"").unwrap();
+    for pid in pids {
+        link(&format!("/proc/{pid}"), &pid.to_string());
+    }
+    proc
 }
 
 #[test]
@@ -191,54 +209,71 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
         file("vllm_offload_.mmap"),
         file("my_vllm_offload_x.mmap"),
     ];
-    let map = "f = os.open(F, os.O_RDWR)\nm = mmap.mmap(f, 0)\nos.closerange(3, 64)\n\
-               assert not [x for x in os.listdir('/proc/self/fd') if os.path.exists(F) and \
-               os.path.realpath('/proc/self/fd/' + x) == F]";
-    let users = [
-        (user(map, &mapped), &mapped),
-        (user("f = os.open(F, os.O_RDONLY)", &open), &open),
-        (user(map, &pieces[2]), &pieces[0]),
+    let map = "f = os.open(F, os.O_RDWR)\nm = mmap.mmap(f, 0)\nos.closerange(3, 64)";
+    let children = [
+        user(map, &mapped),
+        user("f = os.open(F, os.O_RDONLY)", &open),
+        user(map, &pieces[2]),
     ];
-    let found = regions(&root, shm.path(), 0);
-    let state = |path: &Path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        &found.iter().find(|r| r.0 == name).unwrap().1
+    let [Some(mut maps), Some(mut opens), Some(mut maps_piece)] = children else {
+        println!("skipped: there is no python3 to map a file");
+        return;
     };
-    if let RegionState::Left(why) = state(&dead[0]) {
-        // not in the machine's first PID namespace, or not root: then nothing may go
-        println!("skipped: {why}");
+    let fds = fs::read_dir(format!("/proc/{}/fd", maps.id())).unwrap();
+    let has_open = |p: fs::DirEntry| fs::read_link(p.path()).is_ok_and(|p| p == mapped);
+    assert!(!fds.flatten().any(has_open), "mapped and not open");
+    let pids = [std::process::id(), maps.id(), opens.id(), maps_piece.id()];
+    let proc = machine(&pids);
+    let used = |pid: u32| RegionState::InUse(vec![pid]);
+    let expected = BTreeMap::from([
+        ("vllm_offload_mapped.mmap".to_owned(), used(maps.id())),
+        ("vllm_offload_open.mmap".to_owned(), used(opens.id())),
+        ("vllm_offload_pieces.mmap".to_owned(), used(maps_piece.id())),
+    ]);
+    // on the real machine nothing that is used goes, whether or not all of it can be seen
+    let real = regions(&root, shm.path(), Path::new("/proc"), 0);
+    for (name, state) in &expected {
         assert!(
-            found.iter().all(|r| matches!(r.1, RegionState::Left(_))),
-            "{found:?}"
+            real[name] == *state || matches!(real[name], RegionState::Left(_)),
+            "{real:?}"
         );
-        assert!(dead.iter().all(|p| p.exists()));
-    } else {
-        assert_eq!(*state(&dead[0]), RegionState::Gone);
-        assert!(dead.iter().all(|p| !p.exists()));
-        assert_eq!(found.len(), 4);
     }
-    for (child, path) in users {
-        let Some(mut child) = child else {
-            println!("skipped: there is no python3 to map a file");
-            continue;
-        };
-        assert!(path.exists(), "{path:?}");
-        if let RegionState::InUse(pids) = state(path) {
-            assert_eq!(*pids, [child.id()]);
-        } else {
-            assert!(matches!(state(path), RegionState::Left(_)), "{:?}", state(path));
-        }
+    for p in &dead {
+        fs::write(p, b"again, if it went").unwrap();
+    }
+    let mut found = regions(&root, shm.path(), proc.path(), 0);
+    assert_eq!(found.remove("vllm_offload_dead.mmap"), Some(RegionState::Gone));
+    assert_eq!(found, expected);
+    assert!(dead.iter().all(|p| !p.exists()));
+    assert!(
+        [&mapped, &open]
+            .into_iter()
+            .chain(&pieces)
+            .chain(&others)
+            .all(|p| p.exists())
+    );
+    for child in [&mut maps, &mut opens, &mut maps_piece] {
         drop(child.stdin.take());
         child.wait().unwrap();
     }
-    assert!(pieces.iter().chain(&others).all(|p| p.exists()));
-    // the users are gone now, but the regions are young
-    let found = regions(&root, shm.path(), 3600);
+    // nobody uses them now, but they are young
+    let proc = machine(&[std::process::id()]);
+    let found = regions(&root, shm.path(), proc.path(), 3600);
     assert!(
-        found.iter().all(|r| matches!(r.1, RegionState::Left(_))),
+        found.values().all(|r| matches!(r, RegionState::Left(_))),
         "{found:?}"
     );
-    assert!(pieces.iter().all(|p| p.exists()));
+    assert!([&mapped, &open].into_iter().chain(&pieces).all(|p| p.exists()));
+    let found = regions(&root, shm.path(), proc.path(), 0);
+    assert!(
+        found.len() == 3 && found.values().all(|r| *r == RegionState::Gone),
+        "{found:?}"
+    );
+    assert!([&mapped, &open].into_iter().chain(&pieces).all(|p| !p.exists()));
+    assert!(
+        others.iter().all(|p| p.exists()),
+        "only the exact names are regions"
+    );
 }
 
 #[test]
