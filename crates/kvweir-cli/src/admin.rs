@@ -45,7 +45,7 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
         self.map_err(|e| {
             let hint = match e.kind() {
                 ErrorKind::Busy => {
-                    Some("end that engine first; `kvweir inspect` and `kvweir verify` may run beside it")
+                    Some("end that engine or command first; `kvweir inspect` and `kvweir verify` may run beside it")
                 }
                 ErrorKind::Full => Some("free some space, or import into a root on another file system"),
                 _ => None,

@@ -1,7 +1,7 @@
 //! `kvweir inspect`: what lies below a root.
 
 use anyhow::Result;
-use kvweir::fs::admin::{Holder, Inspection, NamespaceInfo};
+use kvweir::fs::admin::{Inspection, LedgerState, MemberInfo, NamespaceInfo};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
@@ -14,7 +14,10 @@ Exit codes: 0 good, 1 something below the root could not be read, 2 it could not
 
 Examples:
   kvweir inspect /mnt/nvme/kv
-  kvweir inspect /mnt/nvme/kv --json | jq '.namespaces[] | {directory, blocks, written_by}'";
+  kvweir inspect /mnt/nvme/kv --json | jq '.namespaces[] | {directory, blocks, written_by}'
+
+  # Who shares the root, and how much each may hold
+  kvweir inspect /mnt/nvme/kv --json | jq '.members[] | {number, pid, live, lease_bytes}'";
 
 /// Flags of `kvweir inspect`.
 #[derive(Debug, clap::Args)]
@@ -47,35 +50,87 @@ fn sections(r: &Inspection) -> Vec<Section> {
             ("temporaries", admin::pile(r.temporaries)),
             ("empty directories", count(r.empty_directories)),
             ("foreign files", admin::pile(r.foreign)),
-            ("held by", holder(&r.holders)),
+            ("held by", held_by(r)),
+            ("ledger", ledger(r)),
         ],
     )];
+    out.extend(r.members.iter().map(member));
     out.extend(r.namespaces.iter().map(namespace));
     out.extend(admin::lines("foreign files, some of them", &r.foreign_examples));
     out.extend(admin::lines("unreadable", &r.unreadable));
     out
 }
 
-fn holder(holders: &[Holder]) -> String {
-    let live: Vec<String> = holders
+fn held_by(r: &Inspection) -> String {
+    let mut live: Vec<String> = r
+        .members
         .iter()
-        .filter(|h| h.live != Some(false))
-        .map(|h| {
-            let who = h
-                .text
-                .as_deref()
-                .unwrap_or("a process that does not say who it is");
-            match h.live {
-                Some(_) => format!("{who} (live, {})", h.lock),
-                None => format!("{who} ({} cannot be read)", h.lock),
-            }
+        .map(|m| &m.holder)
+        .filter(|h| h.may_live())
+        .map(|h| match h.live {
+            Some(_) => format!("{} (live, {})", h.who(), h.lock),
+            None => format!("{} ({} cannot be read)", h.who(), h.lock),
         })
         .collect();
-    match (live.is_empty(), holders.first().and_then(|h| h.text.as_deref())) {
+    if r.ledger.claimed {
+        live.push("an operator command, which has the ledger".into());
+    }
+    match (live.is_empty(), r.members.first()) {
         (false, _) => live.join(", "),
-        (true, Some(last)) => format!("nobody; last {last}"),
+        (true, Some(last)) => format!("nobody; last {}", last.holder.who()),
         (true, None) => "nobody".into(),
     }
+}
+
+fn ledger(r: &Inspection) -> String {
+    match (r.ledger.state, r.ledger.bound_bytes, r.ledger.common_bytes) {
+        (LedgerState::None, ..) => "none: the next start with a bound walks the root".into(),
+        (LedgerState::Damaged, ..) => "damaged: the next start walks the root".into(),
+        (LedgerState::Whole, bound, common) => {
+            let walker = r.ledger.walker.map_or_else(String::new, |w| {
+                format!(", walked by member {w}, or the next start does")
+            });
+            format!(
+                "bound {}, of all members {}{walker}",
+                bytes(bound.unwrap_or(0)),
+                bytes(common.unwrap_or(0))
+            )
+        }
+    }
+}
+
+fn member(m: &MemberInfo) -> Section {
+    let h = &m.holder;
+    let size = |b: Option<u64>| b.map_or_else(|| "not known".to_owned(), bytes);
+    let state = match (h.live, m.ended_in_order) {
+        (Some(true), _) => "yes",
+        (None, _) => "cannot be told",
+        (_, Some(true)) => "no, ended in order",
+        (_, Some(false)) => "no, was killed or the machine was",
+        (_, None) => "no",
+    };
+    admin::list(
+        "member",
+        vec![
+            ("number", h.number.to_string()),
+            ("process", h.who()),
+            ("live", state.to_owned()),
+            ("lease", size(m.lease_bytes)),
+            ("held", size(m.held_bytes)),
+            ("wanted beyond", size(m.wanted_bytes)),
+            (
+                "namespace",
+                m.namespace.clone().unwrap_or_else(|| "not there".to_owned()),
+            ),
+            (
+                "journal",
+                match m.generation {
+                    Some(g) => format!("{}, generation {g}", bytes(m.journal_bytes)),
+                    None => "none".into(),
+                },
+            ),
+        ],
+    )
 }
 
 fn namespace(n: &NamespaceInfo) -> Section {

@@ -10,6 +10,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 A root is trimmed at start by any engine whose `max_bytes` is smaller; this is for roots without one.
+Journals go with the first block: the next start walks the root.
 
 Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, such as while an engine
 holds the root.
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
                 ("blocks", admin::pile(t.blocks)),
                 ("directories", count(t.directories)),
                 ("youngest of them", newest),
+                ("journals", bytes(t.journal_bytes)),
             ],
         )];
         out.extend(admin::lines("could not be removed", &t.failed));

@@ -1,7 +1,7 @@
 //! `kvweir verify`: every block against its trailer, name and namespace.
 
 use anyhow::Result;
-use kvweir::fs::admin::{Fault, Repaired, Verification, VerifyOptions};
+use kvweir::fs::admin::{Repaired, Verification, VerifyOptions};
 use serde::Serialize;
 
 use crate::{
@@ -14,7 +14,11 @@ use crate::{
 const EXAMPLES: &str = "\
 Faults that --repair removes: damaged_trailer, damaged_payload, wrong_key, wrong_namespace, wrong_size,
 zero_length, leftover_temporary, empty_directory. Faults that stay, since nothing is proved: other_size,
-newer_format, unreadable.
+newer_format, unreadable. For not_in_journal, damaged_journal, damaged_ledger and with every removal it gives
+the journals up, so that the next start walks the root.
+
+Files are compared with the journals only while no engine holds the root. What journals tell of and has no
+file is told, and is no finding.
 
 Exit codes: 0 clean, 1 findings (also when they were repaired), 2 it could not run, such as --repair while
 an engine holds the root.
@@ -126,7 +130,20 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
             .zip(v.faults.values())
             .map(|(f, n)| (f.as_str(), count(*n))),
     );
+    let j = &v.journals;
+    if j.compared {
+        rows.extend([
+            ("blocks in journals", count(j.blocks)),
+            ("  without file, no fault", count(j.journal_without_file)),
+            ("  directories in doubt", count(j.directories_in_doubt)),
+        ]);
+    }
     let mut out = vec![admin::list("verification", rows)];
+    out.extend(admin::lines("not compared with journals", j.why_not.as_slice()));
+    out.extend(admin::lines(
+        "directories of blocks without file, some of them",
+        &j.without_file_in,
+    ));
     let found: Vec<String> = v
         .findings
         .iter()
@@ -138,13 +155,20 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
         &v.without_identity,
     ));
     if let Some(r) = repaired {
-        let kept = v.findings.iter().filter(|f| !Fault::is_provable(f.fault)).count();
         out.push(admin::list(
             if r.done { "repaired" } else { "repair would remove" },
             vec![
                 ("files", admin::pile(r.files)),
                 ("directories", count(r.directories)),
-                ("findings that stay", count(kept as u64)),
+                ("findings that stay", count(r.kept)),
+                (
+                    "journals",
+                    if r.next_start_walks {
+                        "given up: the next start walks the root".into()
+                    } else {
+                        "stay".into()
+                    },
+                ),
             ],
         ));
         out.extend(admin::lines("could not be removed", &r.failed));

@@ -121,8 +121,8 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
         ),
         (
             "",
-            &[("max_bytes", "167935")],
-            "`max_bytes = 167935` (flag --max-bytes) is below the 167936 bytes that one block of `block_bytes = 64KiB` (default)",
+            &[("max_bytes", "299007")],
+            "`max_bytes = 299007` (flag --max-bytes) is below the 299008 bytes that one block of `block_bytes = 64KiB` (default)",
         ),
         (
             "max_bytes = 1_000_000\ncapacity_bytes = 5",

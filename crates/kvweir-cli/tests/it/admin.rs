@@ -304,7 +304,7 @@ fn beside_a_live_tier_looking_works_and_changing_is_refused_with_its_name() {
     assert!(
         run(dir.path(), "inspect kv")
             .stdout
-            .contains("(live, .kvweir.lock)")
+            .contains("(live, .kvweir/member-00.lock)")
     );
     let me = format!("pid {} on ", std::process::id());
     for line in [

@@ -211,6 +211,10 @@ impl LoadRun {
             if matches!(bad, Bad::Corrupt(_)) {
                 core.stats.verification_failures += 1;
             }
+            if let Some(id) = id {
+                // its owner finds out for itself
+                core.forget_peer(id);
+            }
             match id.filter(|&id| core.index.state(id) == State::Ready) {
                 Some(id) if matches!(bad, Bad::Failed(_)) => {
                     core.policy.remove(id);

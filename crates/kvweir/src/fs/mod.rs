@@ -3,12 +3,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `settings.rs` | the settings and their checks |
-//! | `open.rs`, `walk.rs`, `lockfile.rs` | opening a root: ownership, survey, sweep, trim, identity |
+//! | `open.rs`, `load_root.rs`, `walk.rs`, `trim.rs`, `whose.rs` | opening a root: joining, journal or survey, sweep, trim, identity |
+//! | `ledger.rs`, `member.rs`, `keep.rs` | who owns how much of a root's bytes; the thread that settles that |
+//! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
-//! | `admin/` | what operators do beside engines |
+//! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
@@ -21,9 +23,13 @@ mod bench;
 mod core;
 mod dirs;
 mod index;
+mod journal;
+mod keep;
 mod layout;
+mod ledger;
 mod load;
-mod lockfile;
+mod load_root;
+mod member;
 mod open;
 mod pins;
 mod probe;
@@ -33,7 +39,10 @@ mod shared;
 mod store;
 mod table;
 mod trailer;
+mod trim;
 mod walk;
+mod watch;
+mod whose;
 
 use std::{
     fmt,
@@ -46,8 +55,8 @@ pub use settings::{FsSettings, min_bound};
 
 use self::{
     index::BATCH,
+    keep::End,
     load::LoadRun,
-    lockfile::RootLock,
     open::{Opened, Parts},
     probe::Probe,
     shared::Shared,
@@ -70,8 +79,10 @@ use crate::{
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-/// How often shutdown looks whether a trim has ended.
-const TRIMMER_LOOK: Duration = Duration::from_millis(5);
+/// Longest wait, when a tier is opened, for the walk of a root without a journal.
+const OPEN_PATIENCE: Duration = Duration::from_millis(500);
+/// How often shutdown looks whether the keeper has ended.
+const KEEPER_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for I/O that already runs.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -85,6 +96,8 @@ pub struct FsBuilder {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     bell: Arc<Bell>,
+    boot: Option<[u8; 16]>,
+    patience: Duration,
 }
 
 impl FsBuilder {
@@ -98,6 +111,8 @@ impl FsBuilder {
             disk: Arc::new(OsDisk),
             clock: SystemClock::shared(),
             bell: Arc::default(),
+            boot: None,
+            patience: OPEN_PATIENCE,
         }
     }
 
@@ -129,11 +144,26 @@ impl FsBuilder {
         self
     }
 
+    /// Another id of the machine's current boot than the system's: a journal of another boot is not believed.
+    #[must_use]
+    pub fn boot_id(mut self, id: [u8; 16]) -> Self {
+        self.boot = Some(id);
+        self
+    }
+
+    /// How long opening waits for the walk of a root whose journal cannot be used, half a second unless set. What is
+    /// not found by then is a miss until it is; stores are refused until all is found.
+    #[must_use]
+    pub fn walk_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Opens the root and starts the workers.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for settings or a directory that cannot work, [`ErrorKind::Busy`] when another process
-    /// owns the root (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
+    /// uses the root with another bound (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
     /// files, or the I/O error of the walk.
     pub fn open(self) -> Result<FsTier> {
         let Self {
@@ -144,13 +174,11 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            boot,
+            patience,
         } = self;
         let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
-        let Opened {
-            shared,
-            lock,
-            trimmer,
-        } = open::open(Parts {
+        let Opened { shared, keeper } = open::open(Parts {
             name,
             settings,
             ns,
@@ -158,14 +186,11 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            boot: boot.unwrap_or_else(crate::io::boot_id),
+            patience,
         })?;
         let pool = Pool::start(&thread_name, pool_size)?;
-        Ok(FsTier {
-            shared,
-            pool,
-            trimmer,
-            lock,
-        })
+        Ok(FsTier { shared, pool, keeper })
     }
 }
 
@@ -184,8 +209,7 @@ impl FsBuilder {
 pub struct FsTier {
     shared: Arc<Shared>,
     pool: Pool,
-    trimmer: Option<JoinHandle<()>>,
-    lock: Option<Arc<RootLock>>,
+    keeper: Option<(JoinHandle<()>, Arc<End>)>,
 }
 
 impl fmt::Debug for FsTier {
@@ -208,7 +232,7 @@ impl FsTier {
         (index + policy + self.shared.dirs.memory_bytes(), keys)
     }
 
-    /// Whether a trim begun at start still runs.
+    /// Whether stores still wait for a walk or trim begun at start.
     pub fn is_trimming(&self) -> bool {
         lock(&self.shared.core).trimming
     }
@@ -401,25 +425,27 @@ impl Tier for FsTier {
             return;
         }
         lock(&self.shared.core).closed = true;
-        let mut ended = self.pool.stop(SHUTDOWN_PATIENCE);
-        if let Some(t) = self.trimmer.take() {
-            let until = self.shared.clock.now().after(SHUTDOWN_PATIENCE);
-            let rings = self.shared.bell.rings();
-            while !t.is_finished() && self.shared.clock.now() < until {
-                self.shared.bell.wait(rings, TRIMMER_LOOK);
-            }
-            ended &= t.is_finished();
-            if t.is_finished() {
-                let _ = t.join();
-            }
-        }
+        let ended = self.pool.stop(SHUTDOWN_PATIENCE);
         lock(&self.shared.core).end_all_requests();
-        if ended {
-            self.lock = None;
-        } else {
-            // whoever owned the root now would race our own writer: it stays locked until this process ends (I1)
+        if !ended {
+            // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
             tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
-            std::mem::forget(self.lock.take());
+        }
+        if let Some((thread, end)) = self.keeper.take() {
+            if ended {
+                end.leave();
+            } else {
+                end.keep();
+            }
+            self.shared.keeper.ring();
+            let until = self.shared.clock.now().after(SHUTDOWN_PATIENCE);
+            let pause = Bell::default();
+            while !thread.is_finished() && self.shared.clock.now() < until {
+                pause.wait(pause.rings(), KEEPER_LOOK);
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
     }
 

@@ -10,9 +10,9 @@ use crate::{
     io::pool::PoolSize,
 };
 
-/// Bytes that every bounded root needs beside its blocks: its own directory, the lock file, `config.json`, and the
-/// namespace's directories, with room to grow.
-const FIXED_BYTES: u64 = 64 * 1024;
+/// Bytes that every bounded root needs beside its blocks: its own directory, ledger and journal with a snapshot,
+/// `config.json`, and the namespace's directories, with room to grow.
+const FIXED_BYTES: u64 = 192 * 1024;
 /// The allocation unit assumed before a file system was asked.
 const USUAL_FS_BLOCK: u64 = 4096;
 

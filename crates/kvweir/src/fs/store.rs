@@ -11,7 +11,8 @@ use std::{
 
 use super::{
     core::{Core, Waiter, weight},
-    index::{Shelf, State},
+    index::State,
+    journal::{Facts, units},
     layout::{Location, temp_name},
     progress::Progress,
     shared::Shared,
@@ -163,7 +164,7 @@ impl StoreRun {
                 }
                 let Some(id) = core.index.find(fp) else { break };
                 match core.index.state(id) {
-                    State::Ready => {
+                    State::Ready | State::Peer => {
                         core.pin(id);
                         return Begin::Present(id);
                     }
@@ -189,10 +190,7 @@ impl StoreRun {
                     State::Free | State::Dead => break,
                 }
             }
-            let shelf = core.index.shelf_id(Shelf {
-                namespace: 0,
-                leaf: at.leaf,
-            });
+            let shelf = core.index.shelf_id(at.shelf().0);
             let id = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Writing, 0));
             match id {
                 Some(id) => id,
@@ -227,7 +225,10 @@ impl StoreRun {
     fn remove_if(&self, id: Id, state: State, reason: EvictReason) {
         let victim = {
             let mut core = lock(&self.shared.core);
-            if core.index.state(id) == state {
+            if core.index.state(id) == State::Peer {
+                core.forget_peer(id);
+                None
+            } else if core.index.state(id) == state {
                 core.begin_removal(id)
             } else {
                 None
@@ -256,6 +257,19 @@ impl StoreRun {
         scratch: &mut PageBuffer,
     ) -> io::Result<Written> {
         let s = &*self.shared;
+        if let Some(j) = s.journal.get() {
+            let begin = || j.begin(&s.core, self.fp_of(key), at.shelf());
+            let begun = begin().or_else(|e| match classify(&e) {
+                IoClass::Full if self.evict_for_full_device(&e) => begin(),
+                _ => Err(e),
+            });
+            if let Err(e) = begun {
+                if classify(&e) == IoClass::Full {
+                    lock(&s.core).eviction_does_not_help(s.clock.now());
+                }
+                return Err(e);
+            }
+        }
         let enter = || s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf);
         let (mut change, mut entered) = enter();
         if matches!(&entered, Err(e) if classify(e) == IoClass::Full && self.evict_for_full_device(e)) {
@@ -264,6 +278,7 @@ impl StoreRun {
             entered = again.1;
         }
         if let Err(e) = entered {
+            self.journal_nothing_left(key, at);
             let mut core = lock(&s.core);
             core.budget.change(change.before, change.now);
             if classify(&e) == IoClass::Full {
@@ -304,8 +319,12 @@ impl StoreRun {
         };
         change.add(more);
         match written {
-            Ok(stat) => Ok(Written { stat, change }),
+            Ok(stat) => {
+                self.journal_stored(key, at, &stat);
+                Ok(Written { stat, change })
+            }
             Err(e) => {
+                self.journal_nothing_left(key, at);
                 let mut core = lock(&s.core);
                 core.budget.change(change.before, change.now);
                 if classify(&e) == IoClass::Full {
@@ -313,6 +332,36 @@ impl StoreRun {
                 }
                 Err(e)
             }
+        }
+    }
+
+    fn fp_of(&self, key: &Key) -> Fingerprint {
+        self.shared.fingerprint(key)
+    }
+
+    fn journal_stored(&self, key: &Key, at: &Location, stat: &Stat) {
+        let s = &*self.shared;
+        let Some(j) = s.journal.get() else { return };
+        let facts = Facts {
+            trailer: true,
+            bad: false,
+            cost: units(stat.allocated),
+            written_at: u32::try_from(s.clock.unix_seconds()).unwrap_or(u32::MAX),
+            dirs: s.dirs.costs(0, at.fan, at.leaf),
+        };
+        let key_bytes = s.params.keep_keys.then_some(key.as_bytes());
+        if let Err(error) = j.stored(&s.core, self.fp_of(key), at.shelf(), facts, key_bytes) {
+            // its begin stands: the next owner looks
+            tracing::debug!(%error, "a block is in doubt in the journal");
+        }
+    }
+
+    /// A write failed and left nothing; where a temporary is stuck its leaf stays in doubt.
+    fn journal_nothing_left(&self, key: &Key, at: &Location) {
+        let s = &*self.shared;
+        if lock(&s.core).leftovers.is_empty() {
+            let (shelf, fan) = at.shelf();
+            s.journal_gone(self.fp_of(key), shelf, fan);
         }
     }
 

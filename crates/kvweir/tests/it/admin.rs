@@ -1,7 +1,9 @@
 //! What operators do beside engines, on roots that real tiers made.
 
+mod claim;
 mod gc;
 mod import;
+mod journals;
 mod verify;
 
 use std::{
@@ -65,8 +67,8 @@ fn inspect_counts_what_du_counts_and_tells_whose_it_is() {
     // a block of a stock tier in a namespace of ours
     stock(&root.path(), "model", &key(200));
     fs::write(root.path().join("notes.txt"), b"x").unwrap();
-    fs::create_dir(root.path().join(".kvweir")).unwrap();
-    fs::write(root.path().join(".kvweir/journal"), vec![1; 9000]).unwrap();
+    fs::create_dir(root.path().join(".kvweir/sub")).unwrap();
+    fs::write(root.path().join(".kvweir/sub/journal"), vec![1; 9000]).unwrap();
     let oldest = file_of(&dir, &key(3));
     age(&oldest, 7200);
     fs::write(oldest.with_extension("bin.00000000000000aa.kvweir"), b"x").unwrap();
@@ -94,8 +96,10 @@ fn inspect_counts_what_du_counts_and_tells_whose_it_is() {
     assert_eq!(ours.trailer_versions["1"], 20);
     assert!(ours.oldest_s.unwrap() >= 7200 && ours.median_s.unwrap() < 3600);
     assert_eq!((theirs.written_by, theirs.without_trailer), (Writer::Stock, 5));
-    let h = &r.holders[0];
+    let m = &r.members[0];
+    let h = &m.holder;
     assert_eq!((h.pid, h.live), (Some(std::process::id()), Some(false)));
+    assert_eq!(m.namespace.as_deref(), Some(ns("model").dir()));
 }
 
 #[test]
@@ -105,45 +109,49 @@ fn beside_a_live_tier_looking_is_allowed_and_changing_is_refused_with_its_name()
     store(&mut c, &keys(0..10));
     let admin = admin(&root);
     let r = admin.inspect().unwrap();
-    assert_eq!((r.holders[0].live, r.blocks.files), (Some(true), 10));
-    assert!(admin.verify(&Default::default(), &|_| {}).unwrap().is_clean());
+    assert_eq!((r.members[0].holder.live, r.blocks.files), (Some(true), 10));
+    let v = admin.verify(&Default::default(), &|_| {}).unwrap();
+    assert!(v.is_clean() && !v.journals.compared, "{v:?}");
+    let why = v.journals.why_not.unwrap();
+    assert!(why.contains("uses the root and writes its journal"), "{why}");
     for refused in [admin.claim().unwrap_err(), admin.require_idle().unwrap_err()] {
         assert_eq!(refused.kind(), ErrorKind::Busy);
         let me = format!("pid {} on ", std::process::id());
         assert!(refused.to_string().contains(&me), "{refused}");
     }
     drop(c);
-    let claim = admin.claim().unwrap();
-    let open = kvweir::fs::FsBuilder::new(root.settings(BOUND), ns("model"), LEN).open();
-    assert_eq!(
-        open.unwrap_err().kind(),
-        ErrorKind::Busy,
-        "a claim keeps engines out"
-    );
-    drop(claim);
-    let mut c = root.open(BOUND);
-    assert!(c.holds(&key(3)));
+    admin.claim().unwrap();
 }
 
 #[test]
-fn a_member_of_a_shared_root_holds_it_too() {
+fn a_lock_that_the_ledger_does_not_tell_of_holds_the_root_too() {
     let (root, _) = made(1);
-    fs::create_dir(root.path().join(".kvweir")).unwrap();
-    let path = root.path().join(".kvweir/member-7.lock");
-    fs::write(&path, "pid 4711 on far.example\n").unwrap();
+    let path = root.path().join(".kvweir/member-07.lock");
+    fs::write(&path, "").unwrap();
     let lock = fs::File::open(&path).unwrap();
     lock.lock().unwrap();
     let admin = admin(&root);
-    let refused = admin.claim().unwrap_err();
-    assert!(
-        refused.to_string().contains("pid 4711 on far.example"),
-        "{refused}"
-    );
+    for ledger in [
+        fs::read(root.path().join(".kvweir/ledger")).unwrap(),
+        vec![7; 12288],
+    ] {
+        fs::write(root.path().join(".kvweir/ledger"), ledger).unwrap();
+        let refused = admin.claim().unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("a process that the ledger does not tell")
+                && refused.to_string().contains("member-07.lock"),
+            "{refused}"
+        );
+        let h = admin.holders().unwrap().pop().unwrap();
+        assert_eq!((h.number, h.pid, h.live), (7, None, Some(true)));
+    }
     drop(lock);
-    let h = admin.holders().unwrap();
     assert_eq!(
-        (h[1].pid, h[1].host.as_deref(), h[1].live),
-        (Some(4711), Some("far.example"), Some(false))
+        admin.holders().unwrap(),
+        [],
+        "the dead of a damaged ledger are not known"
     );
     admin.claim().unwrap();
 }

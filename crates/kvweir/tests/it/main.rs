@@ -5,6 +5,8 @@ mod admin;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod crash;
+
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;
@@ -17,6 +19,8 @@ mod fs_truth;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
+mod shared_root;
+
 mod stress;
 #[cfg(test)]
 mod support;

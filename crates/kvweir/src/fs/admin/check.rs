@@ -12,7 +12,7 @@ use super::{
     super::{
         layout::Location,
         trailer::{TRAILER_BYTES, Trailer, decode, version},
-        walk::BlockFile,
+        watch::BlockFile,
     },
     survey::Expected,
     verify::Fault,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{
     super::{
         open::CONFIG_FILE,
-        walk::{Met, Watch},
+        watch::{Met, Watch},
     },
     Admin, Claim, Pile, age_s,
     identity::split,
@@ -99,13 +99,19 @@ impl Admin {
         };
         let content = self.survey(None)?;
         out.failed.extend(content.unreadable.iter().map(|u| u.1.clone()));
-        self.collect_temps(&content, options.grace, &mut out);
+        self.collect_temps(&content, options.grace, claim, &mut out)?;
         for dir in &content.empty {
-            out.empty_directories += if out.done { self.remove_empty(dir).files } else { 1 };
+            out.empty_directories += match claim {
+                Some(c) => {
+                    c.change()?;
+                    self.remove_empty(dir).files
+                }
+                None => 1,
+            };
         }
         if let Some(limit) = options.older_than {
             for facts in content.namespaces.values() {
-                self.collect_namespace(facts, limit, &mut out)?;
+                self.collect_namespace(facts, limit, claim, &mut out)?;
             }
         }
         if let Some(dir) = &options.shm {
@@ -116,18 +122,28 @@ impl Admin {
         Ok(out)
     }
 
-    fn collect_temps(&self, content: &Content, grace: Duration, out: &mut Collected) {
+    fn collect_temps(
+        &self,
+        content: &Content,
+        grace: Duration,
+        claim: Option<&Claim>,
+        out: &mut Collected,
+    ) -> Result<()> {
         let now = self.unix_ns();
         for (path, bytes, mtime_ns) in &content.temps {
             if age_s(now, *mtime_ns) < grace.as_secs() || self.is_being_written(path) {
                 out.temporaries_kept += 1;
-            } else if self.remove(path, out) {
+                continue;
+            }
+            claim.map_or(Ok(()), Claim::change)?;
+            if self.remove(path, out) {
                 out.temporaries.add(*bytes);
                 if let (Some(dir), true) = (path.parent(), out.done) {
                     out.empty_directories += self.remove_empty(dir).files;
                 }
             }
         }
+        Ok(())
     }
 
     /// Removes a file, or pretends to. Returns whether it is gone.
@@ -145,7 +161,13 @@ impl Admin {
         }
     }
 
-    fn collect_namespace(&self, facts: &Facts, limit: Duration, out: &mut Collected) -> Result<()> {
+    fn collect_namespace(
+        &self,
+        facts: &Facts,
+        limit: Duration,
+        claim: Option<&Claim>,
+        out: &mut Collected,
+    ) -> Result<()> {
         let newest = facts
             .times
             .iter()
@@ -161,7 +183,8 @@ impl Admin {
             unused_s,
             kept: None,
         };
-        if out.done {
+        if let Some(claim) = claim {
+            claim.change()?;
             let removal = Removal {
                 admin: self,
                 name: &gone.directory,

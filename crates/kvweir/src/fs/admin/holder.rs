@@ -1,95 +1,162 @@
-//! Who holds a root. Locks decide: the exclusive `.kvweir.lock`, and `.kvweir/member-<n>.lock` of engines that share
-//! a root. What a lock file says about its holder is for people. Stock tiers, and unbounded tiers of ours, hold no
-//! lock and cannot be seen here.
+//! Who holds a root. Locks decide: each live member of a bounded root holds `.kvweir/member-<nn>.lock`, and whoever
+//! changes the ledger holds the ledger's own. What the ledger says of a member is for people. Stock tiers, and
+//! unbounded tiers of ours, hold no lock and cannot be seen here.
 
-use std::path::{Path, PathBuf};
+use std::{collections::BTreeSet, time::Duration};
 
 use serde::Serialize;
 
 use super::{
-    super::lockfile::{LOCK_FILE, OWN_DIR, RootLock, host_name, read_holder},
+    super::{
+        journal::STATE_DIR,
+        ledger::{Ledger, Look, MEMBERS, Page, lock_name, lock_within},
+    },
     Admin,
 };
 use crate::{
     error::{Error, ErrorKind, IoClass, Result, classify},
     io::disk::OpenMode,
+    sync::Bell,
 };
 
-/// A lock of a root and who took it last.
+/// Longest wait for the ledger: engines have it for a moment, operator commands for long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Looks at a ledger that seems damaged before it is: engines may be writing it.
+const LOOKS: u32 = 20;
+
+/// A member of a root, dead or alive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// The lock file, from the root on.
+    /// Its number.
+    pub number: u32,
+    /// Its lock file, from the root on.
     pub lock: String,
-    /// What the holder wrote about itself, if anything.
-    pub text: Option<String>,
-    /// Its process, on its host.
+    /// Its process, on its host; not known where the ledger cannot be read.
     pub pid: Option<u32>,
     /// Its host.
     pub host: Option<String>,
-    /// Whether the lock is held now; `None` if that cannot be found out.
+    /// Whether it lives: its lock is held. `None` if that cannot be found out.
     pub live: Option<bool>,
 }
 
-/// The right to change a root: no engine holds it, and none that wants the root alone can open it until this is
-/// dropped.
-#[derive(Debug)]
-pub struct Claim {
-    root: PathBuf,
-    _lock: RootLock,
+impl Holder {
+    /// Whether it lives, or may live.
+    pub fn may_live(&self) -> bool {
+        self.live != Some(false)
+    }
+
+    /// Who it is, in words.
+    pub fn who(&self) -> String {
+        match (self.pid, &self.host) {
+            (Some(pid), Some(host)) => format!("pid {pid} on {host}"),
+            _ => "a process that the ledger does not tell".into(),
+        }
+    }
 }
 
-impl Claim {
-    /// Refuses a claim of another root.
-    pub(super) fn covers(&self, admin: &Admin) -> Result<()> {
-        if self.root == admin.root {
-            return Ok(());
+/// Who was seen.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) ledger: Look,
+    pub(super) holders: Vec<Holder>,
+    /// Somebody has the ledger for long: an operator command.
+    pub(super) claimed: bool,
+}
+
+impl Seen {
+    /// Whether an engine or a command uses the root now, as far as can be told.
+    pub(super) fn is_held(&self) -> bool {
+        self.claimed || self.holders.iter().any(Holder::may_live)
+    }
+
+    pub(super) fn page(&self) -> Option<&Page> {
+        match &self.ledger {
+            Look::Page(p) => Some(p),
+            _ => None,
         }
-        Err(Error::invalid(
-            "change root",
-            format!("the claim is of {}, not of this root", self.root.display()),
-        ))
     }
 }
 
 impl Admin {
-    /// The locks of the root. Looking at a lock that is free takes it for a moment.
+    /// The members of the root: those that the ledger tells of, and those that hold a lock.
     ///
     /// # Errors
     /// The I/O error of listing the lock files.
     pub fn holders(&self) -> Result<Vec<Holder>> {
-        let own = self.root.join(OWN_DIR);
-        let mut members = Vec::new();
-        match self.disk.list(&own, &mut |name, _| {
-            if name.starts_with("member-") && name.ends_with(".lock") {
-                members.push(own.join(name));
-            }
+        Ok(self.see()?.holders)
+    }
+
+    /// Looks at the ledger and all locks. Looking at a lock that is free takes it for a moment; members join under the
+    /// ledger's lock, so that none takes us for one.
+    pub(super) fn see(&self) -> Result<Seen> {
+        let path = self.ledger().path();
+        let held = self.disk.open(&path, OpenMode::Read, false).ok();
+        let free = held
+            .as_deref()
+            .is_none_or(|f| lock_within(f, PATIENCE).unwrap_or(true));
+        let mut seen = self.see_unlocked()?;
+        seen.claimed = !free;
+        Ok(seen)
+    }
+
+    /// As [`Admin::see`], for who has the ledger's lock.
+    pub(super) fn see_unlocked(&self) -> Result<Seen> {
+        let dir = self.root.join(STATE_DIR);
+        let mut numbers = BTreeSet::new();
+        match self.disk.list(&dir, &mut |name, _| {
+            let n = name.strip_prefix("member-").and_then(|n| n.strip_suffix(".lock"));
+            numbers.extend(n.and_then(|n| n.parse::<u32>().ok()).filter(|&n| n < MEMBERS));
         }) {
             Err(e) if classify(&e) != IoClass::Gone => {
-                return Err(Error::io("list locks", own.display(), e));
+                return Err(Error::io("list locks", dir.display(), e));
             }
             _ => {}
         }
-        members.sort_unstable();
-        let exclusive = self.root.join(LOCK_FILE);
-        let locks = std::iter::once(&exclusive).chain(&members);
-        Ok(locks.filter_map(|l| self.holder(l)).collect())
+        let ledger = self.look_at_ledger();
+        let mut seen = Seen {
+            ledger,
+            holders: Vec::new(),
+            claimed: false,
+        };
+        let page = seen.page().cloned();
+        numbers.extend(page.iter().flat_map(Page::used).map(|(n, _)| n));
+        for number in numbers {
+            let entry = page.as_ref().and_then(|p| p.member(number));
+            let lock = dir.join(lock_name(number));
+            let live = match self.disk.open(&lock, OpenMode::Read, false) {
+                Err(e) if classify(&e) == IoClass::Gone => Some(false),
+                Err(_) => None,
+                Ok(f) => f.try_lock().ok().map(|free| !free),
+            };
+            if entry.is_some() || live != Some(false) {
+                seen.holders.push(Holder {
+                    number,
+                    lock: self.short(&lock),
+                    pid: entry.map(|e| e.pid),
+                    host: entry.map(|e| e.host.clone()),
+                    live,
+                });
+            }
+        }
+        Ok(seen)
     }
 
-    fn holder(&self, lock: &Path) -> Option<Holder> {
-        let file = match self.disk.open(lock, OpenMode::Read, false) {
-            Err(e) if classify(&e) == IoClass::Gone => return None,
-            r => r.ok(),
-        };
-        let text = file.as_deref().and_then(read_holder);
-        let words = text.as_deref().unwrap_or_default().split_whitespace();
-        let word_after = |word: &str| words.clone().skip_while(|w| *w != word).nth(1);
-        Some(Holder {
-            lock: self.short(lock),
-            pid: word_after("pid").and_then(|p| p.parse().ok()),
-            host: word_after("on").map(str::to_owned),
-            live: file.and_then(|f| f.try_lock().ok()).map(|free| !free),
-            text,
-        })
+    fn look_at_ledger(&self) -> Look {
+        let ledger = self.ledger();
+        let pause = Bell::default();
+        for _ in 0..LOOKS {
+            match ledger.look() {
+                Ok(Look::Damaged) | Err(_) => {
+                    pause.wait(pause.rings(), Duration::from_millis(2));
+                }
+                Ok(l) => return l,
+            }
+        }
+        ledger.look().unwrap_or(Look::Damaged)
+    }
+
+    pub(super) fn ledger(&self) -> Ledger {
+        Ledger::new(&self.disk, &self.root)
     }
 
     /// Refuses a root that somebody holds, or may hold.
@@ -97,11 +164,20 @@ impl Admin {
     /// # Errors
     /// [`ErrorKind::Busy`] with the holder's pid and host.
     pub fn require_idle(&self) -> Result<()> {
-        let Some(h) = self.holders()?.into_iter().find(|h| h.live != Some(false)) else {
+        let seen = self.see()?;
+        self.refuse_held(&seen)?;
+        if seen.claimed {
+            return Err(self.claimed_by_another());
+        }
+        Ok(())
+    }
+
+    /// Refuses a root with a live member.
+    pub(super) fn refuse_held(&self, seen: &Seen) -> Result<()> {
+        let Some(h) = seen.holders.iter().find(|h| h.may_live()) else {
             return Ok(());
         };
-        let who = h.text.unwrap_or_else(|| "another process".into());
-        let root = self.root.display();
+        let (root, who) = (self.root.display(), h.who());
         let message = match h.live {
             Some(_) => format!("{root} is in use by {who} (lock {})", h.lock),
             None => format!(
@@ -112,41 +188,11 @@ impl Admin {
         Err(Error::new(ErrorKind::Busy, "change root", message))
     }
 
-    /// Takes the root for as long as the claim lives.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] with the holder's pid and host, or the I/O error of the lock file.
-    pub fn claim(&self) -> Result<Claim> {
-        self.require_idle()?;
-        let lock = RootLock::acquire(&*self.disk, &self.root)?;
-        lock.name_holder(std::process::id(), &host_name())
-            .map_err(|e| Error::io("name holder", self.root.display(), e))?;
-        // engines that share a root came in between, if any did
-        let members = self.holders()?;
-        if let Some(h) = members
-            .iter()
-            .find(|h| h.lock != LOCK_FILE && h.live != Some(false))
-        {
-            let who = h.text.as_deref().unwrap_or("another process");
-            let message = format!("{} is in use by {who} (lock {})", self.root.display(), h.lock);
-            return Err(Error::new(ErrorKind::Busy, "change root", message));
-        }
-        Ok(Claim {
-            root: self.root.clone(),
-            _lock: lock,
-        })
-    }
-
-    /// Whether an engine holds the root now, as far as can be told.
-    pub(super) fn is_held(&self) -> Result<bool> {
-        Ok(self.holders()?.iter().any(|h| h.live != Some(false)))
-    }
-
-    /// Whether a live writer holds this temporary.
-    pub(super) fn is_being_written(&self, temp: &Path) -> bool {
-        match self.disk.open(temp, OpenMode::Read, false) {
-            Ok(f) => !f.try_lock().unwrap_or(true),
-            Err(_) => false,
-        }
+    pub(super) fn claimed_by_another(&self) -> Error {
+        let message = format!(
+            "{} is in use by another operator command or process, which has its ledger",
+            self.root.display()
+        );
+        Error::new(ErrorKind::Busy, "change root", message)
     }
 }

@@ -24,7 +24,7 @@ use super::{
         layout::{Location, leaf_dir, temp_name},
         open::CONFIG_FILE,
         trailer::{TRAILER_BYTES, Trailer, decode, encode, payload_sum},
-        walk::{BlockFile, Met, Watch},
+        watch::{BlockFile, Met, Watch},
     },
     Admin, Claim, OnProgress, Progress,
     identity::{Config, split},
@@ -108,7 +108,8 @@ struct Target {
 struct Importer<'a> {
     to: &'a Admin,
     from: &'a Admin,
-    done: bool,
+    /// Without one nothing is done.
+    claim: Option<&'a Claim>,
     in_place: bool,
     targets: Vec<Target>,
     buffers: Mutex<Vec<PageBuffer>>,
@@ -179,9 +180,10 @@ impl Importer<'_> {
         if !trailed && (file.stat.len != target.len || file.key.is_none()) {
             return Ok(Done::WrongSize);
         }
-        if !self.done {
+        let Some(claim) = self.claim else {
             return Ok(Done::Imported);
-        }
+        };
+        claim.change().map_err(io::Error::other)?;
         let size = usize::try_from(round_up(whole, PAGE as u64)).map_err(io::Error::other)?;
         // another namespace's blocks may be larger
         let kept = lock(&self.buffers).pop().filter(|b| b.as_slice().len() >= size);
@@ -349,7 +351,7 @@ impl Admin {
         let mut importer = Importer {
             to: self,
             from,
-            done: claim.is_some(),
+            claim,
             in_place: from.root == self.root,
             targets: Vec::new(),
             buffers: Mutex::default(),
@@ -362,7 +364,8 @@ impl Admin {
         };
         let passed_over = importer.choose(&content, options);
         self.has_room(&importer, &content)?;
-        if importer.done && !importer.in_place {
+        if let Some(claim) = claim.filter(|_| !importer.in_place && !importer.targets.is_empty()) {
+            claim.change()?;
             for t in &importer.targets {
                 let name = lock(&t.report).directory.clone();
                 importer

@@ -6,12 +6,17 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    super::trailer::TRAILER_BYTES,
+    super::{
+        journal::{STATE_DIR, parse_name},
+        ledger::{Look, Page},
+        trailer::TRAILER_BYTES,
+    },
     Admin, Holder, Pile,
+    holder::Seen,
     identity::Config,
     survey::{Expected, Facts},
 };
-use crate::error::Result;
+use crate::{error::Result, namespace::dir_seed};
 
 /// What lies below a root.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,7 +29,7 @@ pub struct Inspection {
     pub blocks: Pile,
     /// Bytes of directories.
     pub directory_bytes: u64,
-    /// Bytes of kvweir's own files: locks, identities, what lies below `.kvweir`.
+    /// Bytes of kvweir's own files: identities, what lies below `.kvweir`.
     pub own_bytes: u64,
     /// By directory name.
     pub namespaces: Vec<NamespaceInfo>,
@@ -38,8 +43,59 @@ pub struct Inspection {
     pub foreign_examples: Vec<String>,
     /// What could not be read, and why.
     pub unreadable: Vec<String>,
-    /// The locks.
-    pub holders: Vec<Holder>,
+    /// Who owns how much.
+    pub ledger: LedgerInfo,
+    /// The members, dead ones included.
+    pub members: Vec<MemberInfo>,
+}
+
+/// What became of a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerState {
+    /// It is in force.
+    Whole,
+    /// There is none: the next start of a tier with a bound walks the root.
+    None,
+    /// It cannot be read, or its bytes are not what was written: the next start walks the root.
+    Damaged,
+}
+
+/// What the ledger says of the root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LedgerInfo {
+    /// Whether it can be read.
+    pub state: LedgerState,
+    /// Somebody has its lock for long: an operator command.
+    pub claimed: bool,
+    /// The root's bound.
+    pub bound_bytes: Option<u64>,
+    /// Bytes that no member owns.
+    pub common_bytes: Option<u64>,
+    /// The member that walks the root, or died doing so.
+    pub walker: Option<u32>,
+}
+
+/// A member of the root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemberInfo {
+    /// Who it is.
+    #[serde(flatten)]
+    pub holder: Holder,
+    /// Bytes that its files and reservations never exceed.
+    pub lease_bytes: Option<u64>,
+    /// Bytes it held when it last wrote into the ledger.
+    pub held_bytes: Option<u64>,
+    /// Bytes it wants and cannot have.
+    pub wanted_bytes: Option<u64>,
+    /// Whether it ended in order, everything synced.
+    pub ended_in_order: Option<bool>,
+    /// Its namespace's directory, where it is there.
+    pub namespace: Option<String>,
+    /// Allocated bytes of its journals and snapshots.
+    pub journal_bytes: u64,
+    /// The generation of its newest journal.
+    pub generation: Option<u32>,
 }
 
 /// Who wrote a namespace's blocks.
@@ -97,7 +153,7 @@ impl Admin {
     /// # Errors
     /// The I/O error of the root itself; what cannot be read below it is listed.
     pub fn inspect(&self) -> Result<Inspection> {
-        let holders = self.holders()?;
+        let seen = self.see()?;
         let content = self.survey(None)?;
         let mut out = Inspection {
             root: self.root.display().to_string(),
@@ -111,8 +167,11 @@ impl Admin {
             foreign: content.foreign,
             foreign_examples: content.foreign_paths.iter().map(|p| self.short(p)).collect(),
             unreadable: content.unreadable.iter().map(|u| u.1.clone()).collect(),
-            holders,
+            ledger: ledger_info(&seen),
+            members: Vec::new(),
         };
+        let names: Vec<String> = content.namespaces.values().map(Facts::name).collect();
+        out.members = self.members(seen, &names);
         content.temps.iter().for_each(|t| out.temporaries.add(t.1));
         for facts in content.namespaces.into_values() {
             out.blocks.files += facts.blocks.files;
@@ -124,6 +183,38 @@ impl Admin {
         }
         out.namespaces.sort_by(|a, b| a.directory.cmp(&b.directory));
         Ok(out)
+    }
+
+    fn members(&self, seen: Seen, namespaces: &[String]) -> Vec<MemberInfo> {
+        let mut journals: BTreeMap<u32, (u64, Option<u32>)> = BTreeMap::new();
+        let dir = self.root.join(STATE_DIR);
+        // one that is not there has no journals
+        let _ = self.disk.list(&dir, &mut |name, _| {
+            let Some((snapshot, member, generation)) = parse_name(name) else {
+                return;
+            };
+            let (bytes, newest) = journals.entry(member).or_default();
+            *bytes += self.disk.stat(&dir.join(name)).map_or(0, |s| s.allocated);
+            if !snapshot {
+                *newest = (*newest).max(Some(generation));
+            }
+        });
+        let page = seen.page().cloned();
+        let of = |holder: Holder| {
+            let entry = page.as_ref().and_then(|p| p.member(holder.number));
+            let (journal_bytes, generation) = journals.get(&holder.number).copied().unwrap_or_default();
+            MemberInfo {
+                lease_bytes: entry.map(|e| e.lease),
+                held_bytes: entry.map(|e| e.held),
+                wanted_bytes: entry.map(|e| e.want),
+                ended_in_order: entry.map(|e| e.clean),
+                namespace: entry.and_then(|e| namespaces.iter().find(|n| dir_seed(n) == e.seed).cloned()),
+                journal_bytes,
+                generation,
+                holder,
+            }
+        };
+        seen.holders.into_iter().map(of).collect()
     }
 
     fn info(&self, mut facts: Facts, config: Config, e: Expected) -> NamespaceInfo {
@@ -165,5 +256,20 @@ impl Admin {
             median_s: age(facts.times.get(facts.times.len() / 2)),
             files_by_length: facts.lens,
         }
+    }
+}
+
+fn ledger_info(seen: &Seen) -> LedgerInfo {
+    let page: Option<&Page> = seen.page();
+    LedgerInfo {
+        state: match seen.ledger {
+            Look::Page(_) => LedgerState::Whole,
+            Look::Empty => LedgerState::None,
+            Look::Damaged => LedgerState::Damaged,
+        },
+        claimed: seen.claimed,
+        bound_bytes: page.map(|p| p.head.bound),
+        common_bytes: page.map(|p| p.head.common),
+        walker: page.and_then(|p| p.head.walker),
     }
 }

@@ -2,17 +2,18 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `holder.rs` | who holds a root, and holding it oneself |
+//! | `holder.rs`, `claim.rs` | who holds a root; holding it oneself, and giving its journals up |
 //! | `survey.rs`, `identity.rs` | what lies in each namespace; the sizes and digests its files should have |
 //! | `inspect.rs` | the numbers of a survey |
 //! | `check.rs`, `verify.rs` | one file against its trailer and name; all files, in parallel; removal of bad ones |
+//! | `journals.rs` | block files against the journals of members |
 //! | `trim.rs` | oldest blocks first, down to a size |
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
 //! | `import.rs` | trailers for blocks that a stock tier wrote |
 //!
 //! Whatever removes or replaces files takes a [`Claim`]: the proof that no engine holds the root. Without one it only
-//! tells what it would do. Nothing is removed but files and directories of the layout's own names (I1), and blocks
+//! tells what it would do. With its first change journals and ledger go, and the next start walks the root. Nothing is removed but files and directories of the layout's own names (I1), and blocks
 //! only where they are old, provably wrong (I2), or of a namespace the caller named the age of.
 //!
 //! ```
@@ -27,12 +28,14 @@
 //! ```
 
 mod check;
+mod claim;
 mod doctor;
 mod gc;
 mod holder;
 mod identity;
 mod import;
 mod inspect;
+mod journals;
 mod shm;
 mod survey;
 mod trim;
@@ -40,29 +43,33 @@ mod verify;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
 use serde::Serialize;
 
 pub use self::{
+    claim::Claim,
     doctor::{Check, Diagnosis, Level},
     gc::{Collected, GcOptions, GoneNamespace},
-    holder::{Claim, Holder},
+    holder::Holder,
     import::{ImportOptions, Imported, ImportedNamespace},
-    inspect::{Inspection, NamespaceInfo, Writer},
+    inspect::{Inspection, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
+    journals::JournalCheck,
     shm::{RegionInfo, RegionState},
     trim::Trimmed,
     verify::{Fault, Finding, Repaired, Verification, VerifyOptions},
 };
 use super::{
     dirs::Dirs,
-    walk::{Walk, Watch},
+    walk::{Sweep, Walk},
+    watch::Watch,
 };
 use crate::{
     clock::{Clock, SystemClock},
     error::{Error, Result},
     io::{Disk, OsDisk, pool::usable_cpus},
+    sync::lock,
 };
 
 /// A root to look after.
@@ -156,6 +163,16 @@ impl Admin {
 
     /// Walks the root and changes nothing.
     fn walk(&self, threads: usize, watch: &dyn Watch) -> Result<()> {
+        // numbers are given as names are met; none is 0, which would be our own
+        let names = Mutex::new(Vec::<String>::new());
+        let number = |name: &str| {
+            let mut names = lock(&names);
+            let at = names.iter().position(|n| n == name).unwrap_or(names.len());
+            if at == names.len() {
+                names.push(name.to_owned());
+            }
+            u16::try_from(at + 1).ok()
+        };
         let walk = Walk {
             disk: &*self.disk,
             root: &self.root,
@@ -165,6 +182,10 @@ impl Admin {
             fs_block: 1,
             want_keys: false,
             threads,
+            sweep: Sweep::Member(u32::MAX),
+            found: &|_| {},
+            number: &number,
+            stop: &AtomicBool::new(false),
             watch: Some(watch),
         };
         walk.run(&Dirs::new()).map(|_| ())

@@ -11,7 +11,7 @@ use std::{
 use super::{
     super::{
         trailer::{TRAILER_BYTES, Trailer, decode, version},
-        walk::{Met, Watch},
+        watch::{Met, Watch},
     },
     Admin, Pile,
     identity::Config,
@@ -112,7 +112,7 @@ impl Watch for Gather<'_> {
             }
             Met::Temp { path, stat } => c.temps.push((path.to_owned(), stat.allocated, stat.mtime_ns)),
             Met::Empty { path } => c.empty.push(path.to_owned()),
-            Met::Own { stat } => c.own_bytes += stat.allocated,
+            Met::Own { stat, .. } => c.own_bytes += stat.allocated,
             Met::Foreign { path, stat } => {
                 c.foreign.add(stat.allocated);
                 if c.foreign_paths.len() < EXAMPLES {

@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use serde::Serialize;
 
 use super::{
-    super::walk::{Met, Watch},
+    super::watch::{Met, Watch},
     Admin, Claim, Pile, age_s,
 };
 use crate::{
@@ -37,6 +37,8 @@ pub struct Trimmed {
     pub blocks: Pile,
     /// Directories removed with them.
     pub directories: u64,
+    /// Bytes of journals, which go with the first block: the next start walks the root.
+    pub journal_bytes: u64,
     /// Seconds since the newest block that went was written.
     pub newest_removed_s: Option<u64>,
     /// What could not be removed, and why.
@@ -67,7 +69,8 @@ struct Dir {
     entries: u64,
 }
 
-struct Blocks {
+struct Blocks<'a> {
+    admin: &'a Admin,
     /// Unit of allocation.
     unit: u64,
     all: Mutex<Gathered>,
@@ -80,6 +83,8 @@ struct Gathered {
     by_path: HashMap<PathBuf, usize, FixedState>,
     /// Of all that lies below the root.
     bytes: u64,
+    /// Of journals.
+    journal_bytes: u64,
     unreadable: Vec<String>,
 }
 
@@ -126,7 +131,7 @@ impl Gathered {
     }
 }
 
-impl Watch for Blocks {
+impl Watch for Blocks<'_> {
     fn met(&self, what: Met<'_>) {
         let mut all = lock(&self.all);
         match what {
@@ -149,7 +154,13 @@ impl Watch for Blocks {
                 all.bytes += stat.allocated.max(round_up(stat.len, self.unit));
                 all.enter(path);
             }
-            Met::Own { stat } => all.bytes += stat.allocated.max(round_up(stat.len, self.unit)),
+            Met::Own { path, stat } => {
+                let bytes = stat.allocated.max(round_up(stat.len, self.unit));
+                all.bytes += bytes;
+                if self.admin.is_journal(path) {
+                    all.journal_bytes += bytes;
+                }
+            }
             Met::Dir { path, stat, .. } => {
                 let n = all.dir(path);
                 if let Some(d) = all.dirs.get_mut(n) {
@@ -189,9 +200,18 @@ impl Admin {
         let mut victims = std::mem::take(&mut all.victims);
         victims.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
         let now = self.unix_ns();
+        let mut changes = false;
         for v in victims {
             if bytes <= to_bytes {
                 break;
+            }
+            if !std::mem::replace(&mut changes, true) {
+                claim.map_or(Ok(()), Claim::change)?;
+                out.journal_bytes = all.journal_bytes;
+                bytes = bytes.saturating_sub(all.journal_bytes);
+                if bytes <= to_bytes {
+                    break;
+                }
             }
             let Some(dir) = all.dirs.get(v.dir).map(|d| d.path.clone()) else {
                 continue;
@@ -226,6 +246,7 @@ impl Admin {
 
     fn blocks(&self, unit: u64) -> Result<Gathered> {
         let blocks = Blocks {
+            admin: self,
             unit,
             all: Mutex::default(),
         };

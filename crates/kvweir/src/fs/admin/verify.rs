@@ -1,6 +1,6 @@
 //! Every block of a root against its trailer, name and namespace (I2), in parallel: the threads of the walk read what
 //! they find. What is provably bad can be removed by [`Admin::repair`]; what merely cannot be read or understood
-//! stays. A comparison of the journal with what lies here belongs into `Admin::verify`, after the walk.
+//! stays. Files are also compared with the journals of the root's members (`journals.rs`).
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +14,11 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    super::walk::{BlockFile, Met, Watch},
+    super::watch::{BlockFile, Met, Watch},
     Admin, Claim, OnProgress, Pile, Progress,
     check::{CHUNK, Outcome, check},
     identity::Config,
+    journals::{JournalCheck, Journals},
     survey::{Content, Expected},
 };
 use crate::{
@@ -52,6 +53,12 @@ pub enum Fault {
     NewerFormat,
     /// The system would not let it be read. Stays.
     Unreadable,
+    /// A block file that no journal knows: counted by nobody. Stays; a repair lets the next start walk and count it.
+    NotInJournal,
+    /// A journal whose bytes are not what was written. A repair gives all journals up.
+    DamagedJournal,
+    /// A ledger whose bytes are not what was written. A repair gives it up.
+    DamagedLedger,
 }
 
 impl Fault {
@@ -69,12 +76,23 @@ impl Fault {
             Self::OtherSize => "other_size",
             Self::NewerFormat => "newer_format",
             Self::Unreadable => "unreadable",
+            Self::NotInJournal => "not_in_journal",
+            Self::DamagedJournal => "damaged_journal",
+            Self::DamagedLedger => "damaged_ledger",
         }
     }
 
     /// Whether it proves that nothing is lost by removing the file.
     pub const fn is_provable(self) -> bool {
-        !matches!(self, Self::OtherSize | Self::NewerFormat | Self::Unreadable)
+        !self.is_of_journals() && !matches!(self, Self::OtherSize | Self::NewerFormat | Self::Unreadable)
+    }
+
+    /// Whether it is mended by the next start, when it walks the root.
+    pub const fn is_of_journals(self) -> bool {
+        matches!(
+            self,
+            Self::NotInJournal | Self::DamagedJournal | Self::DamagedLedger
+        )
     }
 }
 
@@ -119,6 +137,8 @@ pub struct Verification {
     pub seconds: f64,
     /// Namespaces whose identity is not known, so that wrong ones are told by comparison with each other.
     pub without_identity: Vec<String>,
+    /// The comparison with the journals.
+    pub journals: JournalCheck,
     /// How many of each fault.
     pub faults: BTreeMap<&'static str, u64>,
     /// All faults, by kind and path.
@@ -148,6 +168,9 @@ pub struct Repaired {
     pub directories: u64,
     /// Findings that stay, since nothing is proved.
     pub kept: u64,
+    /// Whether journals and ledger are given up, so that the next start walks the root: with every change, and for
+    /// what is wrong with the journals themselves.
+    pub next_start_walks: bool,
     /// What could not be removed, and why.
     pub failed: Vec<String>,
 }
@@ -157,6 +180,7 @@ struct Reader<'a> {
     only: Option<&'a str>,
     expected: BTreeMap<PathBuf, Expected>,
     held: bool,
+    journals: Journals,
     buffers: Mutex<Vec<PageBuffer>>,
     found: Mutex<Verification>,
     progress: OnProgress<'a>,
@@ -215,6 +239,9 @@ impl Reader<'_> {
                 Outcome::Bad(..) => {}
             }
         }
+        if !matches!(outcome, Outcome::Vanished) {
+            self.journals.met(file);
+        }
         if let Outcome::Bad(fault, detail) = outcome {
             self.bad(fault, &file.dir.join(file.name), detail);
         }
@@ -260,7 +287,8 @@ impl Admin {
             admin: self,
             only,
             expected,
-            held: options.claim.is_none() && self.is_held()?,
+            held: options.claim.is_none() && self.see()?.is_held(),
+            journals: self.journals(only, options.claim)?,
             buffers: Mutex::default(),
             found: Mutex::new(report),
             progress,
@@ -271,11 +299,14 @@ impl Admin {
         let began = self.clock.now();
         self.walk(self.threads, &reader)?;
         let seconds = self.clock.now().since(began).as_secs_f64();
+        let (journals, findings) = self.compare(reader.journals, options.claim)?;
         let mut report = reader
             .found
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         report.seconds = seconds;
+        report.journals = journals;
+        report.findings.extend(findings);
         report.findings.sort_unstable();
         for f in &report.findings {
             *report.faults.entry(f.fault.as_str()).or_default() += 1;
@@ -293,18 +324,24 @@ impl Admin {
         of.collect()
     }
 
-    /// Removes what `report` proves bad, leftovers and empty directories included; without a claim only counts it.
+    /// Removes what `report` proves bad, leftovers and empty directories included, and gives the journals up where
+    /// anything is removed or they are wrong themselves; without a claim only counts.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root. What cannot be removed is
-    /// listed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of giving the
+    /// journals up. What cannot be removed is listed.
     pub fn repair(&self, report: &Verification, claim: Option<&Claim>) -> Result<Repaired> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
         let mut out = Repaired {
             done: claim.is_some(),
             ..Repaired::default()
         };
-        for f in &report.findings {
+        let mends = |f: &Finding| f.fault.is_provable() || f.fault.is_of_journals();
+        out.next_start_walks = report.findings.iter().any(mends);
+        if let Some(c) = claim.filter(|_| out.next_start_walks) {
+            c.change()?;
+        }
+        for f in report.findings.iter().filter(|f| !f.fault.is_of_journals()) {
             if !f.fault.is_provable() {
                 out.kept += 1;
                 continue;

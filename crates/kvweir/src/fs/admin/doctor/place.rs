@@ -94,19 +94,17 @@ impl Admin {
             Ok(h) => h,
             Err(e) => return Check::warn("holder", e.to_string(), "run as the engine's user"),
         };
-        let live: Vec<_> = holders.iter().filter(|h| h.live != Some(false)).collect();
+        let live: Vec<_> = holders.iter().filter(|h| h.may_live()).collect();
         match live.first() {
             None => Check::ok("holder", "nobody holds the root"),
             Some(h) => Check::ok(
                 "holder",
                 format!(
-                    "{} of {} locks held, {} by {}",
+                    "{} of {} members live, {} is {}",
                     live.len(),
                     holders.len(),
                     h.lock,
-                    h.text
-                        .as_deref()
-                        .unwrap_or("a process that does not say who it is")
+                    h.who()
                 ),
             ),
         }
