@@ -350,12 +350,11 @@ impl Keeper {
 
     fn finish(self) {
         self.tell_uses();
-        let synced = self.shared.journal.get().is_some_and(|j| j.sync().is_ok());
         let held = {
             let core = lock(&self.shared.core);
             core.budget.resident()
         };
-        self.member.leave(held, synced);
+        self.member.leave(held);
     }
 }
 

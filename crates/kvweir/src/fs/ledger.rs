@@ -19,7 +19,7 @@
 //! | +16..24 | bytes it held when it last wrote here |
 //! | +24..32 | bytes it wants and cannot have |
 //! | +32..40 | XXH3-64 of its namespace's directory name |
-//! | +40..44 | 1: ended in order, everything synced |
+//! | +40..44 | 1: ended in order |
 //! | +44..48 | incarnation: differs from owner to owner |
 //! | +48..112 | name of its machine, padded with zeros |
 //! | +120..128 | XXH3-64 of the 120 bytes before |
@@ -340,8 +340,8 @@ pub(crate) fn lock_within(file: &dyn DiskFile, patience: Duration) -> io::Result
     Ok(true)
 }
 
-/// Makes the file no ledger any more, so that the next start walks the tree, also after a power loss. The file stays:
-/// others may be waiting for its lock. To be called under it.
+/// Makes the file no ledger any more, so that the next start walks the tree. Synced, for machines whose boots cannot be
+/// told apart. The file stays: others may be waiting for its lock. To be called under it.
 pub(crate) fn give_up(file: &dyn DiskFile) -> io::Result<()> {
     let len = file.stat()?.len.min(LEDGER_BYTES as u64);
     let zeros = vec![0; usize::try_from(len).unwrap_or(LEDGER_BYTES)];

@@ -313,18 +313,7 @@ fn look_at_doubt(
             core.found(f);
             core.rank(f);
             there.insert(f.fp);
-            let o = Owned {
-                fp: f.fp,
-                namespace: n,
-                leaf,
-                fan,
-                trailer: f.trailer,
-                bad: f.bad,
-                cost: units(f.cost),
-                written_at: u32::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0),
-                key: f.key.clone(),
-                used: 0,
-            };
+            let o = as_owned(f);
             taken.blocks.push(o.clone());
             taken.looked_at.there.push(o);
         }
@@ -344,34 +333,51 @@ fn look_at_doubt(
 fn log(s: &Shared, seen: &LookedAt) -> Result<()> {
     let Some(j) = s.journal.get() else { return Ok(()) };
     let fault = |e: io::Error| Error::io("write the journal", s.params.root.display(), e);
-    for o in &seen.there {
-        log_block(s, j, o).map_err(fault)?;
-    }
+    log_blocks(s, j, &seen.there).map_err(fault)?;
     for &(fp, namespace, leaf, fan) in &seen.gone {
         s.journal_gone(fp, Shelf { namespace, leaf }, fan);
     }
     Ok(())
 }
 
-fn log_block(s: &Shared, j: &Journal, o: &Owned) -> io::Result<()> {
-    let shelf = Shelf {
-        namespace: o.namespace,
-        leaf: o.leaf,
-    };
-    let facts = Facts {
-        trailer: o.trailer,
-        bad: o.bad,
-        cost: o.cost,
-        written_at: o.written_at,
-        dirs: s.dirs.costs(o.namespace, o.fan, o.leaf),
-    };
-    j.stored(
-        &s.core,
-        o.fp,
-        (shelf, o.fan),
-        facts,
-        o.key.as_ref().map(Key::as_bytes),
-    )
+/// Writes blocks into our journal as ours.
+fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Result<()> {
+    for part in blocks.chunks(512) {
+        j.stored_all(
+            &s.core,
+            part.iter().map(|o| {
+                let shelf = Shelf {
+                    namespace: o.namespace,
+                    leaf: o.leaf,
+                };
+                let facts = Facts {
+                    trailer: o.trailer,
+                    bad: o.bad,
+                    cost: o.cost,
+                    written_at: o.written_at,
+                    dirs: s.dirs.costs(o.namespace, o.fan, o.leaf),
+                };
+                (o.fp, (shelf, o.fan), facts, o.key.as_ref().map(Key::as_bytes))
+            }),
+        )?;
+    }
+    Ok(())
+}
+
+/// What is to be written down of a block found by a walk.
+fn as_owned(f: &Found) -> Owned {
+    Owned {
+        fp: f.fp,
+        namespace: f.namespace,
+        leaf: f.leaf,
+        fan: f.fan,
+        trailer: f.trailer,
+        bad: f.bad,
+        cost: units(f.cost),
+        written_at: u32::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0),
+        key: f.key.clone(),
+        used: 0,
+    }
 }
 
 /// Walks the root, serving what is found as it is found, and writes it down.
@@ -401,25 +407,9 @@ fn walked(k: &mut Keeper) -> Result<Survey> {
     }
     begin_journal(&s, k, None)?;
     if let Some(j) = s.journal.get() {
-        for f in &survey.blocks {
-            let still = f.id.is_some_and(|id| lock(&s.core).index.find(f.fp) == Some(id));
-            if still {
-                let o = Owned {
-                    fp: f.fp,
-                    namespace: f.namespace,
-                    leaf: f.leaf,
-                    fan: f.fan,
-                    trailer: f.trailer,
-                    bad: f.bad,
-                    cost: units(f.cost),
-                    written_at: u32::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0),
-                    key: f.key.clone(),
-                    used: 0,
-                };
-                log_block(&s, j, &o)
-                    .map_err(|e| Error::io("write the journal", s.params.root.display(), e))?;
-            }
-        }
+        let still = |f: &&Found| f.id.is_some() && lock(&s.core).index.find(f.fp) == f.id;
+        let all: Vec<Owned> = survey.blocks.iter().filter(still).map(as_owned).collect();
+        log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.params.root.display(), e))?;
     }
     Ok(survey)
 }
@@ -458,9 +448,7 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
     let broken = |e: Error| Unusable::Damaged(e.to_string());
     let taken = take(&s, r, d.number).map_err(broken)?;
     if let Some(j) = s.journal.get() {
-        for o in &taken.blocks {
-            log_block(&s, j, o)?;
-        }
+        log_blocks(&s, j, &taken.blocks)?;
     }
     let me = k.member.number;
     let passed = k.member.change_within(super::member::OPEN_PATIENCE, |p| {

@@ -108,8 +108,8 @@ fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32>> {
 fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined)> {
     let fault = |e: io::Error| unusable(&**j.disk, j.root, e);
     let known = match found {
-        // after a restart of the machine only what was synced counts
-        Found::Page(p) if p.head.boot == j.boot || p.used().all(|(_, e)| e.clean) => Some(p),
+        // after a restart of the machine files may be gone, or back under their old names
+        Found::Page(p) if p.head.boot == j.boot => Some(p),
         _ => None,
     };
     let numbers: Vec<u32> = match &known {
@@ -292,12 +292,12 @@ impl Member {
     }
 
     /// Ends the membership; what it owns stays leased for its next owner.
-    pub(crate) fn leave(self, held: u64, clean: bool) {
+    pub(crate) fn leave(self, held: u64) {
         let done = self.change(|p| {
             if let Some(Some(e)) = p.member_mut(self.number) {
                 e.held = held;
                 e.want = 0;
-                e.clean = clean;
+                e.clean = true;
             }
         });
         if let Err(error) = done {

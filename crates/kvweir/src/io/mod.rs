@@ -9,6 +9,8 @@ pub mod fault;
 pub mod os;
 pub mod pool;
 pub mod region;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
 
 pub use buffer::PageBuffer;
 pub use disk::{Disk, DiskFile, Space, Stat};

@@ -6,7 +6,7 @@ mod admin;
 mod conformance;
 #[cfg(test)]
 mod crash;
-
+#[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;
@@ -17,10 +17,12 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod races;
 #[cfg(test)]
 mod shared_root;
-
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;

@@ -88,7 +88,7 @@ pub struct MemberInfo {
     pub held_bytes: Option<u64>,
     /// Bytes it wants and cannot have.
     pub wanted_bytes: Option<u64>,
-    /// Whether it ended in order, everything synced.
+    /// Whether it ended in order.
     pub ended_in_order: Option<bool>,
     /// Its namespace's directory, where it is there.
     pub namespace: Option<String>,

@@ -1,6 +1,6 @@
 //! The journals of a root's members against its block files. A file that no journal knows is counted by nobody (I1);
 //! a block without file is a miss, and as a rule somebody removed it by hand. Compared only where the next start would
-//! believe the journals: all members dead, all journals whole, of this boot or synced at the end. A leaf directory in
+//! believe the journals: all members dead, all journals whole and of this boot. A leaf directory in
 //! which something was under way when a member died is looked at by the next start, and is no finding here.
 
 use std::{
@@ -137,9 +137,9 @@ impl Admin {
                 "a walk of the root was not finished: the next start walks it again",
             ));
         }
-        if page.head.boot != boot_id() && !page.used().all(|(_, e)| e.clean) {
+        if page.head.boot != boot_id() {
             return Ok(Journals::without(
-                "the machine was started anew since and not all was synced before: the next start walks the root",
+                "the machine was started anew since they were written: the next start walks the root",
             ));
         }
         self.read_journals(page, only)

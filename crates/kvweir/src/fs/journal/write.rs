@@ -182,6 +182,21 @@ impl Journal {
         self.append(core, fp, at, false, |at| Record::Stored(at, facts, key))
     }
 
+    /// Many are, in one write.
+    pub(crate) fn stored_all<'a>(
+        &self,
+        core: &Mutex<Core>,
+        blocks: impl IntoIterator<Item = (Fingerprint, (Shelf, Fan), Facts, Option<&'a [u8]>)>,
+    ) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        for (fp, (shelf, fan), facts, key) in blocks {
+            let (n, _) = out.shelf(shelf);
+            out.put(&Record::Stored(At { fp, shelf: n, fan }, facts, key));
+            out.open.remove(&(fp, shelf, fan));
+        }
+        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+    }
+
     /// A block's file is about to be removed.
     pub(crate) fn evict(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
         self.append(core, fp, at, true, Record::Evict)
@@ -343,11 +358,6 @@ impl Journal {
     pub(crate) fn give_up(&self, rotation: &Rotation) {
         let part = path(&self.root, true, self.member, rotation.header.generation);
         let _ = self.disk.remove_file(&part);
-    }
-
-    /// Makes what was written survive a power loss.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        lock(&self.out).file.sync()
     }
 }
 
