@@ -298,9 +298,21 @@ fn import_gives_stock_blocks_trailers_in_place_and_into_another_root() {
 #[test]
 fn beside_a_live_tier_looking_works_and_changing_is_refused_with_its_name() {
     let (dir, tier) = opened();
-    for line in ["inspect kv", "verify kv"] {
-        both(dir.path(), line, 0);
-    }
+    let (json, text) = both(dir.path(), "inspect kv", 0);
+    let m = &json["members"][0];
+    assert_eq!(
+        (&m["number"], &m["live"], &m["pid"]),
+        (&0.into(), &true.into(), &std::process::id().into())
+    );
+    let ns = Namespace::new(&Identity::default()).unwrap();
+    assert_eq!((&m["namespace"], &m["generation"]), (&ns.dir().into(), &0.into()));
+    assert!(m["journal_bytes"].as_u64().unwrap() > 0, "{m}");
+    assert!(m["lease_bytes"].as_u64() >= m["held_bytes"].as_u64(), "{m}");
+    assert_eq!(json["ledger"]["bound_bytes"], 64 << 20);
+    assert!(text.contains("wanted beyond") && text.contains("lease"), "{text}");
+    let (json, text) = both(dir.path(), "verify kv", 0);
+    assert_eq!(json["journals"]["compared"], false);
+    assert!(text.contains("uses the root and writes its journal"), "{text}");
     assert!(
         run(dir.path(), "inspect kv")
             .stdout
@@ -329,6 +341,49 @@ fn beside_a_live_tier_looking_works_and_changing_is_refused_with_its_name() {
     assert_eq!(blocks(&dir.path().join("kv")).len(), 64);
     drop(tier);
     both(dir.path(), "gc kv --no-shm", 0);
+}
+
+#[test]
+fn files_are_compared_with_journals_and_a_change_gives_these_up() {
+    let dir = made();
+    let root = dir.path().join("kv");
+    let all = blocks(&root);
+    fs::remove_file(&all[0]).unwrap();
+    let (json, text) = both(dir.path(), "verify kv", 1);
+    assert_eq!(
+        (
+            &json["journals"]["compared"],
+            &json["journals"]["journal_without_file"]
+        ),
+        (&true.into(), &1.into()),
+        "{json}"
+    );
+    assert_eq!(json["faults"], serde_json::json!({"empty_directory": 1}));
+    assert!(text.contains("without file, no fault"), "{text}");
+    let ledger = root.join(".kvweir/ledger");
+    let mut bytes = fs::read(&ledger).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&ledger, bytes).unwrap();
+    let (json, _) = both(dir.path(), "verify kv", 1);
+    assert_eq!(json["faults"]["damaged_ledger"], 1);
+    let (json, text) = both(dir.path(), "inspect kv", 0);
+    assert_eq!(json["ledger"]["state"], "damaged");
+    assert!(text.contains("damaged: the next start walks the root"), "{text}");
+    let said = run(dir.path(), "verify kv --repair");
+    assert!(
+        said.stdout.contains("given up: the next start walks the root"),
+        "{}",
+        said.stdout
+    );
+    let done = run(dir.path(), "verify kv --repair --yes --json");
+    assert_eq!(
+        (done.code, &done.json()["repair"]["next_start_walks"]),
+        (1, &true.into())
+    );
+    let (json, text) = both(dir.path(), "verify kv", 0);
+    assert_eq!(json["journals"]["compared"], false);
+    assert!(text.contains("there is no ledger"), "{text}");
+    assert!(fs::read(&ledger).unwrap().iter().all(|&b| b == 0));
 }
 
 #[test]

@@ -266,14 +266,12 @@ impl Member {
     /// Nothing that the journals say can be believed: says so in the ledger, if nobody else lives.
     pub(crate) fn begin_walk(&self, disk: &dyn Disk, root: &Path) -> io::Result<bool> {
         let number = self.number;
-        let live = {
-            let mut others = Vec::new();
-            self.change_within(OPEN_PATIENCE, |p| {
-                others.extend(p.used().map(|(n, _)| n).filter(|&n| n != number));
-            })?;
-            living(&self.ledger, others.into_iter())?
-        };
-        if !live.is_empty() {
+        // under the ledger's lock, as all looks at others' locks: no look is taken for a member
+        let live = self.change_within(OPEN_PATIENCE, |p| {
+            let others = p.used().map(|(n, _)| n).filter(|&n| n != number);
+            living(&self.ledger, others)
+        })?;
+        if !live.transpose()?.is_some_and(|l| l.is_empty()) {
             return Ok(false);
         }
         let done = self.change_within(OPEN_PATIENCE, |p| {

@@ -233,3 +233,22 @@ fn what_a_kill_leaves_in_doubt_is_no_finding_and_commands_work_on_it() {
     assert_settled(&mut c, &root);
     assert!(root.du() <= bound);
 }
+
+#[test]
+fn what_an_engine_does_while_files_are_read_is_no_finding() {
+    let (root, _) = made(300);
+    let once = std::sync::Once::new();
+    let came = |_| {
+        once.call_once(|| {
+            let mut c = root.open(BOUND);
+            store(&mut c, &keys(1000..1300));
+        });
+    };
+    let v = admin(&root)
+        .threads(1)
+        .verify(&VerifyOptions::default(), &came)
+        .unwrap();
+    assert!(v.is_clean() && !v.journals.compared, "{v:?}");
+    assert!(v.good > 300, "some of the new files were met");
+    assert!(v.journals.why_not.unwrap().contains("came to the root"));
+}
