@@ -56,6 +56,10 @@ fn fs_settings() -> String {
         pin_ttl,
         miss_ttl,
         direct,
+        io_timeout,
+        bounce,
+        breaker,
+        read_only,
     } = FsSettings::new("/");
     let max = max_bytes.map_or("none".into(), |n| n.to_string());
     let _ = pool; // depends on the machine
@@ -102,6 +106,29 @@ fn fs_settings() -> String {
             "direct",
             direct.to_string(),
             "bypass the page cache where possible",
+        ),
+        (
+            "io_timeout",
+            io_timeout.map_or("none".into(), |t| format!("{t:?}")),
+            "a job whose I/O takes so long is given up; 0: never",
+        ),
+        (
+            "bounce",
+            bounce.to_string(),
+            "`auto`, `always` or `never`: load through a buffer of the tier",
+        ),
+        (
+            "breaker",
+            format!(
+                "{} failures, {:?} to {:?}",
+                breaker.failures, breaker.cooldown, breaker.max_cooldown
+            ),
+            "so many failed jobs in a row, or one deadline, and the tier misses for so long; 0 failures: never",
+        ),
+        (
+            "read_only",
+            read_only.to_string(),
+            "change nothing below `root`, store nothing",
         ),
     ])
 }

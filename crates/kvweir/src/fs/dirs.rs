@@ -7,6 +7,7 @@ use std::{collections::HashMap, io, path::Path, sync::Mutex};
 use foldhash::fast::FixedState;
 
 use super::{
+    index::Shelf,
     journal::DirCosts,
     layout::{Fan, Leaf, high_dir, leaf_dir},
 };
@@ -276,6 +277,31 @@ impl Dirs {
         }
         let top = lock(&self.tops).get(&ns).map_or(0, |&t| units(t));
         [leaf_cost, high_cost, top]
+    }
+
+    /// Directories that are there though no counted block needs them: namespace, leaf kind, place, level (0 namespace,
+    /// 1 first, 2 leaf), cost in units of 512 bytes.
+    pub(crate) fn empty_ones(&self) -> Vec<(Shelf, u16, Fan, u32)> {
+        let mut out = Vec::new();
+        for s in &self.stripes {
+            for (&(namespace, digits), high) in lock(s).iter() {
+                for l in high.leaves.iter().filter(|l| l.files == 0 && l.cost > 0) {
+                    if let Some(&leaf) = high.named.get(usize::from(l.kind)) {
+                        let fan = Fan(digits << 8 | u32::from(l.low));
+                        out.push((Shelf { namespace, leaf }, 2, fan, l.cost));
+                    }
+                }
+                if high.leaves.iter().all(|l| l.files == 0) && high.cost > 0 {
+                    let leaf = Leaf::Keyed;
+                    out.push((Shelf { namespace, leaf }, 1, Fan(digits << 8), units(high.cost)));
+                }
+            }
+        }
+        for (&namespace, &top) in lock(&self.tops).iter() {
+            let leaf = Leaf::Keyed;
+            out.push((Shelf { namespace, leaf }, 0, Fan(0), units(top)));
+        }
+        out
     }
 
     /// Makes a counted leaf's directories again after somebody else removed them; what they cost is known already.

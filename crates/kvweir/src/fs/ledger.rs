@@ -131,7 +131,7 @@ impl Page {
 
     /// Bytes leased by all.
     pub(crate) fn leased(&self) -> u64 {
-        self.used().map(|(_, e)| e.lease).sum()
+        self.used().fold(0, |n, (_, e)| n.saturating_add(e.lease))
     }
 
     /// Reads a ledger; `None`: not one that a version we know wrote whole.
@@ -442,6 +442,16 @@ mod tests {
     fn a_ledger_of_any_release_is_still_read() {
         let file = include_bytes!("../../fixtures/ledger-v1.bin");
         assert_eq!(Page::decode(file), Some(sample()));
+    }
+
+    #[test]
+    fn a_fuzzed_ledger_is_read_without_panic() {
+        let file = include_bytes!("../../fixtures/ledger-v1.bin").to_vec();
+        crate::fuzz::fuzz("ledger", std::slice::from_ref(&file), |bytes| {
+            if let Some(p) = Page::decode(bytes) {
+                let _ = (p.leased(), p.used().count());
+            }
+        });
     }
 
     proptest! {

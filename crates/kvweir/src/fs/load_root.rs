@@ -334,6 +334,7 @@ fn log(s: &Shared, seen: &LookedAt) -> Result<()> {
     let Some(j) = s.journal.get() else { return Ok(()) };
     let fault = |e: io::Error| Error::io("write the journal", s.params.root.display(), e);
     log_blocks(s, j, &seen.there).map_err(fault)?;
+    j.dirs(&s.core, &s.dirs.empty_ones()).map_err(fault)?;
     for &(fp, namespace, leaf, fan) in &seen.gone {
         s.journal_gone(fp, Shelf { namespace, leaf }, fan);
     }
@@ -449,6 +450,7 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
     let taken = take(&s, r, d.number).map_err(broken)?;
     if let Some(j) = s.journal.get() {
         log_blocks(&s, j, &taken.blocks)?;
+        j.dirs(&s.core, &s.dirs.empty_ones())?;
     }
     let me = k.member.number;
     let passed = k.member.change_within(super::member::OPEN_PATIENCE, |p| {

@@ -12,6 +12,7 @@
 //! | `shared.rs` | making room and removing files |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
+//! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
@@ -20,8 +21,10 @@
 pub mod admin;
 #[cfg(feature = "testing")]
 mod bench;
+mod bounce;
 mod core;
 mod dirs;
+mod guard;
 mod index;
 mod journal;
 mod keep;
@@ -51,6 +54,7 @@ use std::{
     time::Duration,
 };
 
+pub use bounce::BounceMode;
 pub use settings::{FsSettings, min_bound};
 
 use self::{
@@ -79,6 +83,8 @@ use crate::{
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a drain looks after deadlines.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Longest wait, when a tier is opened, for the walk of a root without a journal.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
 /// How often shutdown looks whether the keeper has ended.
@@ -96,6 +102,7 @@ pub struct FsBuilder {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     bell: Arc<Bell>,
+    honours_guards: bool,
     boot: Option<[u8; 16]>,
     patience: Duration,
 }
@@ -111,6 +118,7 @@ impl FsBuilder {
             disk: Arc::new(OsDisk),
             clock: SystemClock::shared(),
             bell: Arc::default(),
+            honours_guards: true,
             boot: None,
             patience: OPEN_PATIENCE,
         }
@@ -144,6 +152,16 @@ impl FsBuilder {
         self
     }
 
+    /// Whether the engine leaves a slot alone as long as a guard of it exists, also when the job was reported:
+    /// [`Primary`](crate::primary::Primary) does. If not, a load that reads straight into a slot is not reported before
+    /// its I/O has ended, however long that takes; loads through a buffer (`bounce`) and stores are reported at their
+    /// deadline either way.
+    #[must_use]
+    pub fn honours_guards(mut self, yes: bool) -> Self {
+        self.honours_guards = yes;
+        self
+    }
+
     /// Another id of the machine's current boot than the system's: a journal of another boot is not believed.
     #[must_use]
     pub fn boot_id(mut self, id: [u8; 16]) -> Self {
@@ -174,6 +192,7 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
             boot,
             patience,
         } = self;
@@ -186,6 +205,7 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
             boot: boot.unwrap_or_else(crate::io::boot_id),
             patience,
         })?;
@@ -251,11 +271,16 @@ impl FsTier {
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let now = s.clock.now();
+        self.look_after(now);
         let mut core = lock(&s.core);
         if core.closed {
             return 0;
         }
         core.expire_leases(now, s.params.pin_ttl);
+        if s.guard.is_tripped() {
+            core.stats.lookup_misses += u64::from(all > 0);
+            return 0;
+        }
         let mut hits = 0;
         for (keys, begun) in keys.chunks(BATCH).zip((0..).step_by(BATCH)) {
             for (fp, key) in fps.iter_mut().zip(keys) {
@@ -288,9 +313,10 @@ impl FsTier {
             if p.is_known_miss(fp, s.clock.now()) {
                 return Lookup::Miss;
             }
-            if !p.running.insert(fp) {
+            if p.running.contains_key(&fp) {
                 return Lookup::Retry;
             }
+            p.running.insert(fp, s.clock.now());
         }
         let probe = Arc::new(Probe {
             shared: Arc::clone(s),
@@ -322,17 +348,19 @@ impl Tier for FsTier {
         let s = &*self.shared;
         {
             let now = s.clock.now();
+            self.look_after(now);
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
             core.expire_leases(now, s.params.pin_ttl);
-            // nothing can be loaded after a shutdown, and nobody would release the pin
-            if let Some(id) = core.ready(fp).filter(|_| !core.closed) {
+            // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
+            let away = core.closed || s.guard.is_tripped();
+            if let Some(id) = core.ready(fp).filter(|_| !away) {
                 core.pin_for(req, id, now);
                 core.stats.lookup_hits += 1;
                 return Lookup::Hit;
             }
             // known, but being written, removed or found bad; or the index is the whole truth
-            if s.params.bounded || core.closed || core.index.find(fp).is_some() {
+            if s.params.bounded || away || core.index.find(fp).is_some() {
                 core.stats.lookup_misses += 1;
                 return Lookup::Miss;
             }
@@ -359,6 +387,12 @@ impl Tier for FsTier {
             return;
         }
         let run = StoreRun::new(&self.shared, job);
+        if self.shared.params.read_only {
+            return run.refuse(ErrorKind::Closed, RefuseReason::ReadOnly);
+        }
+        if self.shared.guard.is_tripped() {
+            return run.refuse(ErrorKind::Unavailable, RefuseReason::Breaker);
+        }
         if let Err(e) = self
             .pool
             .submit(Class::Store, Arc::clone(&run) as Arc<dyn Work>, n)
@@ -384,6 +418,9 @@ impl Tier for FsTier {
             return;
         }
         let run = LoadRun::new(&self.shared, job);
+        if self.shared.guard.is_tripped() {
+            return run.refuse(ErrorKind::Unavailable);
+        }
         if let Err(e) = self
             .pool
             .submit(Class::Load, Arc::clone(&run) as Arc<dyn Work>, n)
@@ -393,6 +430,7 @@ impl Tier for FsTier {
     }
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
+        self.look_after(self.shared.clock.now());
         reports.append(&mut lock(&self.shared.done));
     }
 
@@ -413,11 +451,26 @@ impl Tier for FsTier {
     }
 
     fn has_pending_work(&self) -> bool {
-        !lock(&self.shared.done).is_empty() || self.pool.is_busy()
+        // not what workers do: one that hangs has nothing to report
+        let s = &*self.shared;
+        s.guard.owes_reports() || !lock(&s.done).is_empty() || !lock(&s.probes).running.is_empty()
     }
 
     fn drain(&mut self) {
-        self.pool.drain(DRAIN_PATIENCE);
+        let g = &self.shared.guard;
+        self.pool.cancel_queued(Class::Load);
+        for look in 1u32.. {
+            if self.pool.wait_idle(DRAIN_LOOK) {
+                return;
+            }
+            if DRAIN_LOOK * look > DRAIN_PATIENCE {
+                self.pool.cancel_queued(Class::Store);
+            }
+            self.look_after(self.shared.clock.now());
+            if g.has_hung() && !g.owes_reports() {
+                return;
+            }
+        }
     }
 
     fn shutdown(&mut self) {
@@ -426,6 +479,7 @@ impl Tier for FsTier {
         }
         lock(&self.shared.core).closed = true;
         let ended = self.pool.stop(SHUTDOWN_PATIENCE);
+        self.give_all_up();
         lock(&self.shared.core).end_all_requests();
         if !ended {
             // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
@@ -438,10 +492,12 @@ impl Tier for FsTier {
                 end.keep();
             }
             self.shared.keeper.ring();
-            let until = self.shared.clock.now().after(SHUTDOWN_PATIENCE);
             let pause = Bell::default();
-            while !thread.is_finished() && self.shared.clock.now() < until {
+            // by the waits themselves: the clock may stand still
+            let mut looks = SHUTDOWN_PATIENCE.as_millis() / KEEPER_LOOK.as_millis();
+            while !thread.is_finished() && looks > 0 {
                 pause.wait(pause.rings(), KEEPER_LOOK);
+                looks -= 1;
             }
             if thread.is_finished() {
                 let _ = thread.join();
@@ -453,6 +509,7 @@ impl Tier for FsTier {
         let s = &*self.shared;
         let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
+        s.guard.fill(&mut t);
         t
     }
 }

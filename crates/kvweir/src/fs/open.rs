@@ -14,8 +14,10 @@ use std::{
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, weight},
     dirs::Dirs,
+    guard::Guard,
     index::Index,
     keep::{End, Keeper},
     layout::first_temp,
@@ -29,7 +31,7 @@ use crate::{
     budget::Budget,
     clock::Clock,
     error::{Error, ErrorKind, IoClass, Result, classify},
-    events::{EventLog, Medium},
+    events::{EventLog, Locality, Medium},
     io::{
         Disk,
         disk::{FileKind, OpenMode, read_full, write_full},
@@ -75,6 +77,7 @@ pub(crate) struct Parts {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) honours_guards: bool,
     pub(crate) boot: [u8; 16],
     pub(crate) patience: Duration,
 }
@@ -89,18 +92,19 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         disk,
         clock,
         bell,
+        honours_guards,
         boot,
         patience,
     } = parts;
     settings.validate(block_len)?;
     let began = clock.now();
     let root = settings.root.clone();
-    make_root(&*disk, &root)?;
+    make_root(&*disk, &root, settings.read_only)?;
     let space = disk
         .space(&root)
         .map_err(|e| Error::io("ask for space", root.display(), e))?;
     let nonce = nonce(&*clock, &root);
-    let joined = match settings.max_bytes {
+    let joined = match settings.max_bytes.filter(|_| !settings.read_only) {
         Some(bound) => Some(join(&Joiner {
             disk: &disk,
             root: &root,
@@ -110,7 +114,9 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
             nonce,
         })?),
         None => {
-            tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
+            if !settings.read_only {
+                tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
+            }
             None
         }
     };
@@ -125,12 +131,15 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     );
     core.root_bound = settings.max_bytes;
     core.trimming = joined.is_some();
+    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
+    let guard = Guard::new(&settings, honours_guards, began);
     let params = Params {
         name,
         root,
         block_len,
         verify: settings.verify,
         bounded: joined.is_some(),
+        read_only: settings.read_only,
         min_free: settings.min_free_bytes,
         locality: settings.locality,
         pin_ttl: settings.pin_ttl,
@@ -166,9 +175,14 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         temp_counter: AtomicU64::new(first),
         nonces: AtomicU64::new(nonce),
         probes: Mutex::default(),
+        guard,
+        bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
+    if shared.params.read_only {
+        recognise(&shared)?;
+    }
     let keeper = joined.map(|j| keep(&shared, j)).transpose()?;
     if keeper.is_some()
         && let Some(e) = wait_open(&shared, patience)
@@ -241,7 +255,7 @@ fn nonce(clock: &dyn Clock, root: &Path) -> u64 {
 }
 
 /// Makes the root if its parent exists, and refuses what cannot be one.
-fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
+fn make_root(disk: &dyn Disk, root: &Path, read_only: bool) -> Result<()> {
     match disk.stat(root) {
         Ok(s) if s.kind == FileKind::Dir => Ok(()),
         // the user's own link to a directory is the user's choice
@@ -249,6 +263,10 @@ fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
         Ok(_) => Err(Error::invalid(
             "open root",
             format!("root {} is a file; it must be a directory", root.display()),
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && read_only => Err(Error::invalid(
+            "open root",
+            format!("{} does not exist, and read_only makes nothing", root.display()),
         )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create_dir(root).map_err(|e| {
             let parent = root.parent().unwrap_or(root);
@@ -361,6 +379,16 @@ fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
         r => r.map_err(|e| unusable(disk, root, e)),
+    }
+}
+
+/// What [`identify`] checks, without making anything.
+fn recognise(shared: &Shared) -> Result<()> {
+    let config = shared.params.root.join(shared.ns.config_dir()).join(CONFIG_FILE);
+    match same_identity(&*shared.disk, &config, shared.ns.config()) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
+        _ => Ok(()),
     }
 }
 

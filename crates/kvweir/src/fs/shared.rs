@@ -12,8 +12,10 @@ use std::{
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, Victim},
     dirs::{Change, Dirs},
+    guard::Guard,
     index::Shelf,
     journal::Journal,
     layout::{Fan, Location, fingerprint, leaf_dir, name_fingerprint},
@@ -55,6 +57,8 @@ pub(crate) struct Params {
     pub(crate) block_len: usize,
     pub(crate) verify: bool,
     pub(crate) bounded: bool,
+    /// Nothing below the root is changed.
+    pub(crate) read_only: bool,
     /// Bytes of the file system to leave free.
     pub(crate) min_free: Option<u64>,
     pub(crate) locality: Locality,
@@ -96,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    pub(crate) guard: Guard,
+    pub(crate) bounce: Bounce,
     /// Held by the worker that makes room above the floor; taken before every other lock.
     pub(crate) floor: Mutex<()>,
     /// When the file system was last asked for its free bytes, and what it said less what was reserved since.
@@ -342,6 +348,9 @@ impl Shared {
     }
 
     fn remove_file(&self, v: &Victim) -> Removed {
+        if self.params.read_only {
+            return Removed::Gone(Change::default(), None);
+        }
         let Some(ns) = self.namespace(v.namespace) else {
             return Removed::Gone(Change::default(), None);
         };

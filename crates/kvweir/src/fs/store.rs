@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     core::{Core, Waiter, weight},
+    guard::Abandon,
     index::State,
     journal::{Facts, units},
     layout::{Location, temp_name},
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
+    clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
@@ -74,16 +76,17 @@ impl StoreRun {
             slots.push(Mutex::new(Some(b.slot)));
         }
         let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
-        let shared = Arc::clone(shared);
-        Arc::new_cyclic(|me| Self {
+        let run = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            shared,
+            shared: Arc::clone(shared),
             req: job.req,
             keys,
             fps,
             slots,
             progress,
-        })
+        });
+        shared.guard.take(Weak::<Self>::clone(&run.me));
+        run
     }
 
     /// Notes the outcome of a block; the last one sends the report.
@@ -91,9 +94,8 @@ impl StoreRun {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
         }
-        if let Some(report) = self.progress.finish(unit, outcome) {
-            self.shared.report(report, self.req, &self.fps);
-        }
+        let end = self.progress.finish(unit, outcome);
+        self.shared.end_unit(end, Direction::Store, self.req, &self.fps);
     }
 
     /// Fails every block for `reason` without I/O.
@@ -244,7 +246,7 @@ impl StoreRun {
         let path = s.leaf_of(at).join(at.file_name());
         match s.disk.stat(&path) {
             Ok(st) => st.len == s.file_len() || st.len == s.params.block_len as u64,
-            Err(e) => classify(&e) != IoClass::Gone,
+            Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }
 
@@ -294,7 +296,7 @@ impl StoreRun {
                 let trailer = Trailer {
                     key: key.clone(),
                     block_len: slot.len() as u64,
-                    payload_sum: payload_sum(slot),
+                    payload_sum: self.progress.touch(|| payload_sum(slot))?,
                     namespace: *s.ns.digest(),
                     written_at: s.clock.unix_seconds(),
                 };
@@ -321,7 +323,13 @@ impl StoreRun {
         match written {
             Ok(stat) => {
                 self.journal_stored(key, at, &stat);
-                Ok(Written { stat, change })
+                let Some(late) = self.take_back_if_late(at) else {
+                    return Ok(Written { stat, change });
+                };
+                change.add(s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf));
+                self.journal_nothing_left(key, at);
+                lock(&s.core).budget.change(change.before, change.now);
+                Err(late)
             }
             Err(e) => {
                 self.journal_nothing_left(key, at);
@@ -332,6 +340,17 @@ impl StoreRun {
                 }
                 Err(e)
             }
+        }
+    }
+
+    /// Removes what was published after its job was given up: some step hung. Where it cannot go it stays, and is what
+    /// was to be stored, since all of it was written before.
+    fn take_back_if_late(&self, at: &Location) -> Option<io::Error> {
+        let s = &*self.shared;
+        let late = self.progress.check().err()?;
+        match s.disk.remove_file(&s.leaf_of(at).join(at.file_name())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => None,
+            _ => Some(late),
         }
     }
 
@@ -427,6 +446,7 @@ impl StoreRun {
             let _ = file.try_lock();
         }
         let published = write_full(&*file, slot, page)
+            .and_then(|()| self.progress.check())
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
         if published.is_err() {
@@ -492,11 +512,16 @@ impl StoreRun {
                     IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
                     _ => (ErrorKind::Unavailable, RefuseReason::Io),
                 };
+                if classify(&e).blames_device() {
+                    self.progress.blame();
+                }
                 tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), block = %at.stem, "a block was not stored");
                 {
                     let mut core = lock(&s.core);
                     core.budget.release(granted);
-                    core.stats.refused(reason, 1);
+                    if !self.progress.is_reported() {
+                        core.stats.refused(reason, 1);
+                    }
                 }
                 self.abort(id, kind);
                 BlockOutcome::Failed(kind)
@@ -537,13 +562,49 @@ fn rename(disk: &dyn Disk, temp: &Path, to: &Path, len: u64) -> io::Result<()> {
 
 impl Work for StoreRun {
     fn run(&self, unit: usize, scratch: &mut PageBuffer) {
-        if let Some(outcome) = self.store(unit, scratch) {
-            self.finish(unit, outcome);
+        let s = &*self.shared;
+        if s.guard.is_tripped() {
+            return self.cancel(unit);
+        }
+        if !self.progress.start(unit, s.clock.now()) {
+            return;
+        }
+        match self.store(unit, scratch) {
+            Some(outcome) => self.finish(unit, outcome),
+            None => s.end_unit(self.progress.leave(unit), Direction::Store, self.req, &self.fps),
         }
     }
 
     fn cancel(&self, unit: usize) {
-        lock(&self.shared.core).stats.refused(RefuseReason::Cancelled, 1);
-        self.finish(unit, BlockOutcome::Failed(ErrorKind::Closed));
+        let (kind, reason) = if self.shared.guard.is_tripped() {
+            (ErrorKind::Unavailable, RefuseReason::Breaker)
+        } else {
+            (ErrorKind::Closed, RefuseReason::Cancelled)
+        };
+        if self.progress.is_open(unit) {
+            lock(&self.shared.core).stats.refused(reason, 1);
+        }
+        self.finish(unit, BlockOutcome::Failed(kind));
+    }
+}
+
+impl Abandon for StoreRun {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The slot of a write that runs stays with its worker, which publishes nothing any more.
+    fn give_up(&self, now: Instant, kind: ErrorKind, reason: RefuseReason) {
+        let Some(g) = self.progress.give_up(now, kind, false) else {
+            return;
+        };
+        for slot in g.cut.iter().filter_map(|&(unit, _)| self.slots.get(unit)) {
+            drop(lock(slot).take());
+        }
+        lock(&self.shared.core).stats.refused(reason, g.cut.len() as u64);
+        self.shared.guard.gave_up(g.hung, g.first, reason);
+        if let Some(job) = g.job {
+            self.shared.end_job(job, now, self.req, &self.fps);
+        }
     }
 }

@@ -181,6 +181,23 @@ mod tests {
         assert_eq!(decode(page), Some(sample(b"fixture")));
     }
 
+    #[test]
+    fn a_fuzzed_trailer_is_read_without_panic_and_reads_as_it_was_written() {
+        let page = include_bytes!("../../fixtures/trailer-v1.bin").to_vec();
+        crate::fuzz::fuzz("trailer", std::slice::from_ref(&page), |bytes| {
+            let mut fixed = bytes.to_vec();
+            fixed.resize(TRAILER_BYTES, 0);
+            let sum = xxh3_64(&fixed[..SUMMED]);
+            fixed[SUMMED..].copy_from_slice(&sum.to_le_bytes());
+            let _ = decode(bytes);
+            if let Some(t) = decode(&fixed) {
+                let mut again = [0; TRAILER_BYTES];
+                encode(&t, &mut again);
+                assert_eq!(decode(&again), Some(t));
+            }
+        });
+    }
+
     proptest! {
         #[test]
         fn every_trailer_reads_back(key in prop::collection::vec(any::<u8>(), 1..=255), len: u64, sum: u128, at: u64) {

@@ -222,9 +222,8 @@ impl Walk<'_> {
             let path = task.dir.join(&name);
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
-                    any = true;
                     let at = (Fan(task.high << 8 | low), leaf);
-                    self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
+                    any |= self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
                 }
                 None => self.count_foreign(&path, out)?,
             }
@@ -242,7 +241,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed.
+    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed. Returns whether it
+    /// is still there.
     pub(crate) fn walk_leaf(
         &self,
         ns: u16,
@@ -251,10 +251,10 @@ impl Walk<'_> {
         only: Option<&HashSet<Fingerprint>>,
         dirs: &Dirs,
         out: &mut Survey,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let dir = leaf_dir(ns_dir, fan, leaf);
         let Some(stat) = self.look(&dir)? else {
-            return Ok(());
+            return Ok(false);
         };
         let cost = stat.allocated;
         self.tell(|| Met::Dir {
@@ -269,7 +269,7 @@ impl Walk<'_> {
                 .unwrap_or_default(),
         );
         let Some(entries) = self.entries(&dir)? else {
-            return Ok(());
+            return Ok(true);
         };
         if entries.is_empty() {
             self.tell(|| Met::Empty { path: &dir });
@@ -343,11 +343,11 @@ impl Walk<'_> {
             }
         }
         if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
-            return Ok(());
+            return Ok(false);
         }
         out.dir_bytes += cost;
         dirs.found_dir(ns, fan, Some(leaf), cost);
-        Ok(())
+        Ok(true)
     }
 
     fn sweeps(&self, name: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, IoClass, classify},
     io::Disk,
 };
 
@@ -14,9 +14,14 @@ pub(crate) fn unusable(disk: &dyn Disk, root: &Path, e: io::Error) -> Error {
     });
     let me = rustix::process::geteuid().as_raw();
     let path = root.display();
+    let hint = if classify(&e) == IoClass::Denied {
+        " (with read_only the blocks there are served and nothing is stored)"
+    } else {
+        ""
+    };
     Error::io(
         "open root",
-        format!("{path}{whose} cannot be written by uid {me}"),
+        format!("{path}{whose} cannot be written by uid {me}{hint}"),
         e,
     )
     .with_kind(ErrorKind::Invalid)

@@ -3,6 +3,12 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod broken;
+#[cfg(test)]
+mod broken_errors;
+#[cfg(test)]
+mod broken_os;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod crash;
@@ -18,6 +24,8 @@ mod fs_restart;
 mod fs_truth;
 #[cfg(test)]
 mod matrix;
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod races;
 #[cfg(test)]

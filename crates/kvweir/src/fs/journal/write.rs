@@ -197,6 +197,21 @@ impl Journal {
         self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
     }
 
+    /// Directories that are there without blocks: shelf, level, place, cost in units of 512 bytes.
+    pub(crate) fn dirs(&self, core: &Mutex<Core>, dirs: &[(Shelf, u16, Fan, u32)]) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        for &(shelf, level, fan, cost) in dirs {
+            let (shelf, _) = out.shelf(shelf);
+            out.put(&Record::Dir {
+                shelf,
+                level,
+                fan,
+                cost,
+            });
+        }
+        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+    }
+
     /// A block's file is about to be removed.
     pub(crate) fn evict(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
         self.append(core, fp, at, true, Record::Evict)
