@@ -7,6 +7,7 @@
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
+//! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
 //! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
 
 mod disk;
@@ -19,6 +20,7 @@ mod raw;
 mod share;
 mod start;
 mod trim;
+mod verify;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -48,6 +50,8 @@ enum Command {
     /// One of them.
     #[command(hide = true)]
     ShareWorker(share::WorkerArgs),
+    /// Verifying a root against raw direct reads of the same files.
+    Verify(verify::Args),
 }
 
 fn main() -> Result<()> {
@@ -60,5 +64,6 @@ fn main() -> Result<()> {
         Command::Start(args) => start::run(&args, &clock),
         Command::Share(args) => share::run(&args, &clock),
         Command::ShareWorker(args) => share::work(&args, &clock),
+        Command::Verify(args) => verify::run(&args, &clock),
     }
 }

@@ -40,7 +40,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{STATE_DIR, record::Reader};
 use crate::{
-    io::{Disk, DiskFile, disk::OpenMode},
+    io::{
+        Disk, DiskFile,
+        disk::{OpenMode, write_full},
+    },
     sync::Bell,
 };
 
@@ -245,6 +248,16 @@ pub(crate) enum Found {
     None,
 }
 
+/// What a ledger's file is, looked at without its lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Look {
+    Page(Box<Page>),
+    /// There is none: never written whole, or given up.
+    Empty,
+    /// Other bytes than this version writes.
+    Damaged,
+}
+
 impl Ledger {
     pub(crate) fn new(disk: &Arc<dyn Disk>, root: &Path) -> Self {
         Self {
@@ -261,6 +274,26 @@ impl Ledger {
         self.dir().join(LEDGER_FILE)
     }
 
+    /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`.
+    pub(crate) fn hold(&self, patience: Duration) -> io::Result<Option<Box<dyn DiskFile>>> {
+        let file = self.disk.open(&self.path(), OpenMode::ReadWrite, false)?;
+        Ok(lock_within(&*file, patience)?.then_some(file))
+    }
+
+    /// What the file is now, whoever has its lock.
+    pub(crate) fn look(&self) -> io::Result<Look> {
+        let file = match self.disk.open(&self.path(), OpenMode::Read, false) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Look::Empty),
+            r => r?,
+        };
+        let bytes = read_bytes(&*file)?;
+        Ok(match Page::decode(&bytes) {
+            Some(p) => Look::Page(Box::new(p)),
+            None if bytes.iter().take(RECORD).all(|&b| b == 0) => Look::Empty,
+            None => Look::Damaged,
+        })
+    }
+
     /// Calls `change` with what is there, under the lock, and writes what it returns. `None` when the lock could not
     /// be had within `patience`.
     pub(crate) fn with<R>(
@@ -268,17 +301,10 @@ impl Ledger {
         patience: Duration,
         change: impl FnOnce(Found) -> (Option<Page>, R),
     ) -> io::Result<Option<R>> {
-        let file = self.disk.open(&self.path(), OpenMode::ReadWrite, false)?;
-        let pause = Bell::default();
-        let mut tries = patience.as_micros() / LOOK_AGAIN.as_micros();
-        while !file.try_lock()? {
-            if tries == 0 {
-                return Ok(None);
-            }
-            tries -= 1;
-            pause.wait(pause.rings(), LOOK_AGAIN);
-        }
-        let before = read(&*file)?;
+        let Some(file) = self.hold(patience)? else {
+            return Ok(None);
+        };
+        let before = Page::decode(&read_bytes(&*file)?);
         let old = before.clone();
         let (after, answer) = change(before.map_or(Found::None, Found::Page));
         if let Some(new) = after {
@@ -300,7 +326,30 @@ pub(crate) fn lock_name(n: u32) -> String {
     format!("member-{n:02}.lock")
 }
 
-fn read(file: &dyn DiskFile) -> io::Result<Option<Page>> {
+/// Takes a lock, looking again and again for so long. Returns whether it is ours.
+pub(crate) fn lock_within(file: &dyn DiskFile, patience: Duration) -> io::Result<bool> {
+    let pause = Bell::default();
+    let mut tries = patience.as_micros() / LOOK_AGAIN.as_micros();
+    while !file.try_lock()? {
+        if tries == 0 {
+            return Ok(false);
+        }
+        tries -= 1;
+        pause.wait(pause.rings(), LOOK_AGAIN);
+    }
+    Ok(true)
+}
+
+/// Makes the file no ledger any more, so that the next start walks the tree. Synced, for machines whose boots cannot be
+/// told apart. The file stays: others may be waiting for its lock. To be called under it.
+pub(crate) fn give_up(file: &dyn DiskFile) -> io::Result<()> {
+    let len = file.stat()?.len.min(LEDGER_BYTES as u64);
+    let zeros = vec![0; usize::try_from(len).unwrap_or(LEDGER_BYTES)];
+    write_full(file, &zeros, &[])?;
+    file.sync()
+}
+
+fn read_bytes(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; LEDGER_BYTES];
     let mut done = 0;
     while let Some(rest) = bytes.get_mut(done..).filter(|r| !r.is_empty()) {
@@ -311,7 +360,7 @@ fn read(file: &dyn DiskFile) -> io::Result<Option<Page>> {
             Err(e) => return Err(e),
         }
     }
-    Ok(Page::decode(&bytes))
+    Ok(bytes)
 }
 
 /// Writes the records that differ, those whose lease grows first: where a lease passes from one to another, a crash

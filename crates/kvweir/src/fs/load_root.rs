@@ -105,6 +105,7 @@ fn with_walk<R>(
         found,
         number: &|dir| s.number_of(dir),
         stop: &s.stop,
+        watch: None,
     })
 }
 

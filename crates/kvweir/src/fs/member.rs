@@ -74,8 +74,10 @@ pub(crate) fn join(j: &Joiner<'_>) -> Result<Joined> {
             ErrorKind::Busy,
             "open root",
             format!(
-                "the ledger of {} is held by somebody who does not let go",
-                j.root.display()
+                "{} is held by an operator command (kvweir trim, gc, import, verify --repair) or another process that \
+                 has had its ledger for {} s; open it again when that has ended",
+                j.root.display(),
+                OPEN_PATIENCE.as_secs()
             ),
         )),
         Err(e) => Err(unusable(&**j.disk, j.root, e)),
@@ -221,7 +223,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
 }
 
 /// Removes the journals of `member`, or of all.
-fn forget_files(disk: &dyn Disk, root: &Path, member: Option<u32>) -> io::Result<()> {
+pub(crate) fn forget_files(disk: &dyn Disk, root: &Path, member: Option<u32>) -> io::Result<()> {
     let dir = root.join(STATE_DIR);
     let mut old = Vec::new();
     disk.list(&dir, &mut |name, _| {
@@ -264,14 +266,12 @@ impl Member {
     /// Nothing that the journals say can be believed: says so in the ledger, if nobody else lives.
     pub(crate) fn begin_walk(&self, disk: &dyn Disk, root: &Path) -> io::Result<bool> {
         let number = self.number;
-        let live = {
-            let mut others = Vec::new();
-            self.change_within(OPEN_PATIENCE, |p| {
-                others.extend(p.used().map(|(n, _)| n).filter(|&n| n != number));
-            })?;
-            living(&self.ledger, others.into_iter())?
-        };
-        if !live.is_empty() {
+        // under the ledger's lock, as all looks at others' locks: no look is taken for a member
+        let live = self.change_within(OPEN_PATIENCE, |p| {
+            let others = p.used().map(|(n, _)| n).filter(|&n| n != number);
+            living(&self.ledger, others)
+        })?;
+        if !live.transpose()?.is_some_and(|l| l.is_empty()) {
             return Ok(false);
         }
         let done = self.change_within(OPEN_PATIENCE, |p| {

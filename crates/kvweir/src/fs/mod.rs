@@ -10,6 +10,7 @@
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
+//! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
 //! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
@@ -17,6 +18,7 @@
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
+pub mod admin;
 #[cfg(feature = "testing")]
 mod bench;
 mod bounce;
@@ -42,6 +44,7 @@ mod table;
 mod trailer;
 mod trim;
 mod walk;
+mod watch;
 mod whose;
 
 use std::{

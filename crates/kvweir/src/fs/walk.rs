@@ -1,6 +1,6 @@
 //! The walk at start: everything below the root is counted (I1), blocks are found by name alone, temporaries that
 //! are provably ours are swept, every other file is left where it is. First-level directories are shared out among
-//! threads.
+//! threads. A walk that is watched (`watch.rs`) changes nothing.
 
 use std::{
     collections::HashSet,
@@ -21,6 +21,7 @@ use super::{
     },
     open::CONFIG_FILE,
     trailer::{TRAILER_BYTES, decode},
+    watch::{BlockFile, Met, Watch},
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -83,6 +84,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
     /// Ends the walk early.
     pub(crate) stop: &'a AtomicBool,
+    /// Who is told of everything met; then nothing is swept, removed or listed in the survey.
+    pub(crate) watch: Option<&'a dyn Watch>,
 }
 
 /// Which temporaries a walk removes.
@@ -106,8 +109,14 @@ impl Walk<'_> {
     /// Bytes at the root's own level that no member owns, and how many foreign files are among them.
     pub(crate) fn root_level(&self) -> Result<(u64, u64)> {
         let mut survey = Survey::default();
-        survey.common_bytes += self.stat(self.root)?.allocated;
-        for (name, kind) in self.entries(self.root)? {
+        let stat = self.stat(self.root)?;
+        survey.common_bytes += stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: None,
+            path: self.root,
+            stat: &stat,
+        });
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
             if kind == FileKind::Dir && (is_namespace(&name) || name == self.own) {
                 continue;
             }
@@ -121,9 +130,12 @@ impl Walk<'_> {
         let mut survey = Survey::default();
         (survey.common_bytes, survey.foreign_files) = self.root_level()?;
         let mut tasks = Vec::new();
-        for (name, kind) in self.entries(self.root)? {
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
             let path = self.root.join(&name);
             if kind != FileKind::Dir || !is_namespace(&name) && name != self.own {
+                continue;
+            }
+            if self.watch.is_some_and(|w| !w.wants(&name)) {
                 continue;
             }
             let number = if name == self.own {
@@ -135,10 +147,16 @@ impl Walk<'_> {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
             };
-            let cost = self.stat(&path)?.allocated;
-            survey.dir_bytes += cost;
-            dirs.found_top(number, cost);
-            for (name, kind) in self.entries(&path)? {
+            let Some(stat) = self.look(&path)? else { continue };
+            survey.dir_bytes += stat.allocated;
+            dirs.found_top(number, stat.allocated);
+            self.tell(|| Met::Namespace { number, path: &path });
+            self.tell(|| Met::Dir {
+                namespace: Some(number),
+                path: &path,
+                stat: &stat,
+            });
+            for (name, kind) in self.entries(&path)?.unwrap_or_default() {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
                         namespace: number,
@@ -183,10 +201,24 @@ impl Walk<'_> {
     }
 
     fn walk_high(&self, task: &Task, dirs: &Dirs, out: &mut Survey) -> Result<()> {
-        let cost = self.stat(&task.dir)?.allocated;
+        let Some(stat) = self.look(&task.dir)? else {
+            return Ok(());
+        };
+        let cost = stat.allocated;
         out.dir_bytes += cost;
+        self.tell(|| Met::Dir {
+            namespace: Some(task.namespace),
+            path: &task.dir,
+            stat: &stat,
+        });
+        let Some(entries) = self.entries(&task.dir)? else {
+            return Ok(());
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &task.dir });
+        }
         let mut any = false;
-        for (name, kind) in self.entries(&task.dir)? {
+        for (name, kind) in entries {
             let path = task.dir.join(&name);
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
@@ -199,7 +231,7 @@ impl Walk<'_> {
         let fan = Fan(task.high << 8);
         if any {
             dirs.found_dir(task.namespace, fan, None, cost);
-        } else if self.disk.remove_dir(&task.dir).is_ok() {
+        } else if self.watch.is_none() && self.disk.remove_dir(&task.dir).is_ok() {
             // an emptied directory that a crash left behind
             out.dir_bytes -= cost;
         } else {
@@ -221,19 +253,39 @@ impl Walk<'_> {
         out: &mut Survey,
     ) -> Result<bool> {
         let dir = leaf_dir(ns_dir, fan, leaf);
-        let Some(Stat { allocated: cost, .. }) = self.stat_if_there(&dir)? else {
+        let Some(stat) = self.look(&dir)? else {
             return Ok(false);
         };
+        let cost = stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: Some(ns),
+            path: &dir,
+            stat: &stat,
+        });
         let seed = dir_seed(
             &ns_dir
                 .file_name()
                 .map(|n| n.to_string_lossy())
                 .unwrap_or_default(),
         );
+        let Some(entries) = self.entries(&dir)? else {
+            return Ok(true);
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &dir });
+        }
         let mut blocks = 0;
-        for (name, kind) in self.entries(&dir)? {
+        for (name, kind) in entries {
             let path = dir.join(&name);
             match parse_file(&name, fan, leaf) {
+                Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
+                    if let Some(stat) = self.look(&path)? {
+                        self.tell(|| Met::Temp {
+                            path: &path,
+                            stat: &stat,
+                        });
+                    }
+                }
                 Parsed::Temp if kind == FileKind::File && !self.sweeps(&name) => {}
                 Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -249,9 +301,23 @@ impl Walk<'_> {
                         blocks += 1;
                         continue;
                     }
-                    let Some(stat) = self.stat_if_there(&path)? else {
+                    let Some(stat) = self.look(&path)? else {
                         continue;
                     };
+                    if let Some(watch) = self.watch {
+                        blocks += 1;
+                        watch.met(Met::Block(&BlockFile {
+                            namespace: ns,
+                            dir: &dir,
+                            name: &name,
+                            fp,
+                            fan,
+                            leaf,
+                            key,
+                            stat,
+                        }));
+                        continue;
+                    }
                     let whole = self.block_len + TRAILER_BYTES as u64;
                     let right = stat.len == self.block_len || stat.len == whole;
                     let key = match key {
@@ -276,7 +342,7 @@ impl Walk<'_> {
                 _ => self.count_foreign(&path, out)?,
             }
         }
-        if blocks == 0 && self.disk.remove_dir(&dir).is_ok() {
+        if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
             return Ok(false);
         }
         out.dir_bytes += cost;
@@ -298,9 +364,22 @@ impl Walk<'_> {
         }
         let mut stack = vec![path.to_owned()];
         while let Some(p) = stack.pop() {
-            let Some(stat) = self.stat_if_there(&p)? else {
+            let Some(stat) = self.look(&p)? else {
                 continue;
             };
+            let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
+            self.tell(
+                || match own || stat.kind == FileKind::Dir && self.is_config_dir(&p) {
+                    true => Met::Own {
+                        path: &p,
+                        stat: &stat,
+                    },
+                    false => Met::Foreign {
+                        path: &p,
+                        stat: &stat,
+                    },
+                },
+            );
             match stat.kind {
                 FileKind::Dir => {
                     out.deep_bytes += stat.allocated;
@@ -311,13 +390,12 @@ impl Walk<'_> {
                             out.foreign_files += 1;
                         }
                         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                            return Err(Error::io("list directory", p.display(), e));
+                            self.unreadable(&p, Error::io("list directory", p.display(), e))?;
                         }
                         _ => {}
                     }
                 }
                 FileKind::File => {
-                    let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
                     out.foreign_files += u64::from(!own);
                     out.deep_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
                 }
@@ -329,18 +407,26 @@ impl Walk<'_> {
 
     /// Counts the state directory: journals are their members' to count.
     fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
-        out.common_bytes += self.stat_if_there(path)?.map_or(0, |s| s.allocated);
-        for (name, kind) in self.entries(path)? {
-            if parse_name(&name).is_some() {
+        let Some(stat) = self.look(path)? else {
+            return Ok(());
+        };
+        self.tell(|| Met::Own { path, stat: &stat });
+        out.common_bytes += stat.allocated;
+        for (name, kind) in self.entries(path)?.unwrap_or_default() {
+            if parse_name(&name).is_some() && self.watch.is_none() {
                 continue;
             }
             let at = path.join(&name);
-            match self.stat_if_there(&at)? {
-                Some(stat) if kind == FileKind::File => {
-                    out.common_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
-                }
-                Some(stat) => out.common_bytes += stat.allocated,
-                None => {}
+            let Some(stat) = self.look(&at)? else { continue };
+            self.tell(|| Met::Own {
+                path: &at,
+                stat: &stat,
+            });
+            if kind == FileKind::File {
+                out.common_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+            } else {
+                out.common_bytes += stat.allocated;
+                self.tell_below(&at)?;
             }
         }
         Ok(())
@@ -355,14 +441,16 @@ impl Walk<'_> {
         decode(page.get(..n)?).map(|t| t.key)
     }
 
-    fn entries(&self, dir: &Path) -> Result<Vec<(String, FileKind)>> {
+    /// The entries of a directory; `None`: a watcher was told that it cannot be read.
+    pub(crate) fn entries(&self, dir: &Path) -> Result<Option<Vec<(String, FileKind)>>> {
         let mut names = Vec::new();
         match self
             .disk
             .list(dir, &mut |name, kind| names.push((name.to_owned(), kind)))
         {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("list directory", dir.display(), e));
+                self.unreadable(dir, Error::io("list directory", dir.display(), e))?;
+                return Ok(None);
             }
             _ => {}
         }
@@ -370,26 +458,17 @@ impl Walk<'_> {
         for (name, kind) in names {
             let kind = match kind {
                 Some(k) => k,
-                None => self
-                    .stat_if_there(&dir.join(&name))?
-                    .map_or(FileKind::Other, |s| s.kind),
+                None => self.look(&dir.join(&name))?.map_or(FileKind::Other, |s| s.kind),
             };
             out.push((name, kind));
         }
-        Ok(out)
+        Ok(Some(out))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
         self.disk
             .stat(path)
             .map_err(|e| Error::io("stat", path.display(), e))
-    }
-
-    fn stat_if_there(&self, path: &Path) -> Result<Option<Stat>> {
-        match self.disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            r => r.map(Some).map_err(|e| Error::io("stat", path.display(), e)),
-        }
     }
 }
 

@@ -101,7 +101,7 @@ fn child() {
     }
 }
 
-fn spawn(root: &Path, bound: u64, range: u64, seed: u64) -> Child {
+pub(crate) fn spawn(root: &Path, bound: u64, range: u64, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crash::child", "--ignored", "--nocapture"])
         .env(ROOT, root)

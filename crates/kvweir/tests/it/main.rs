@@ -1,6 +1,8 @@
 //! Tests of the engine through its public face.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod broken;
 #[cfg(test)]
 mod broken_errors;
