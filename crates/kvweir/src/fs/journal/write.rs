@@ -26,6 +26,8 @@ use crate::{
 
 /// Hashes in one touch record.
 const TOUCHES: usize = 4096;
+/// Removals that wait for the next record, at most.
+const MAX_OWED: usize = 64;
 /// Bytes of a snapshot beside its blocks and directories: header, names, end.
 pub(crate) const SNAPSHOT_BASE: u64 = 4096;
 /// Bytes of a snapshot written at once.
@@ -58,7 +60,7 @@ struct Out {
     shelves: HashMap<Shelf, u16, FixedState>,
     /// What was begun and has not ended: said again at the begin of each generation.
     open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
-    /// Removals that could not be written yet: before any other record.
+    /// Removals that are not written yet: they go before any other record.
     owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
     /// Names of namespaces by number.
     names: Vec<String>,
@@ -220,14 +222,17 @@ impl Journal {
         self.append(core, fp, at, true, Record::Evict)
     }
 
-    /// Nothing of it is there any more. Where that cannot be written now, it is with the next record.
+    /// Nothing of it is there any more. That goes into the file with the next record, or when the keeper comes: until
+    /// then its removal is in doubt, and the next owner would look.
     pub(crate) fn gone(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan), dirs: DirCosts) {
         let mut out = lock(&self.out);
         out.owed.push((fp, at, dirs));
-        self.pay(core, &mut out);
+        if out.owed.len() >= MAX_OWED {
+            self.pay(core, &mut out);
+        }
     }
 
-    /// Writes what could not be written before.
+    /// Writes the removals that are not in the file yet.
     pub(crate) fn pay_debts(&self, core: &Mutex<Core>) {
         let mut out = lock(&self.out);
         if !out.owed.is_empty() {
