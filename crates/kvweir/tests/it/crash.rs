@@ -180,6 +180,11 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
     let mut known: HashMap<u64, u64> = HashMap::new();
     let mut order = 0u64;
     for _ in 0..kills {
+        if !evicts && c.kills % 10 == 9 {
+            // all keys are there by now: begin again, so that there is something to store
+            std::fs::remove_dir_all(&root).unwrap();
+            known.clear();
+        }
         let mut watch = mount.as_ref().map(|m| Watch::start(m.path().to_owned()));
         let mut child = spawn(&root, bound, range, rng.next());
         let out = child.stdout.take().unwrap();
