@@ -23,6 +23,35 @@ enum Command {
     /// function of its key, and every block that comes back is compared. Without TRACE a built-in workload runs:
     /// agents with long growing prompts.
     Replay(Box<commands::replay::Args>),
+    /// Say what lies below a root: namespaces, blocks, bytes, ages, who holds it
+    ///
+    /// Reads names, lengths and times of all files and the trailers of some. Changes nothing; may run beside engines.
+    Inspect(commands::inspect::Args),
+    /// Compare every block with its trailer, name and namespace; remove bad ones
+    ///
+    /// Reads every byte, past the page cache. Without --repair it changes nothing and may run beside engines: files
+    /// that go meanwhile are no fault.
+    Verify(commands::verify::Args),
+    /// Remove the oldest blocks down to a size
+    ///
+    /// Oldest by time of writing, across all namespaces, until `du` of the root is at most the size.
+    Trim(commands::trim::Args),
+    /// Remove what nobody needs: leftovers, namespaces out of use, shared memory of dead engines
+    ///
+    /// Removes temporaries that nobody writes and directories without entries; with --older-than also namespaces into
+    /// which nothing was written for so long; and vLLM's regions in /dev/shm that no process maps or has open.
+    Gc(commands::gc::Args),
+    /// Check whether machine and directory suit a tier
+    ///
+    /// Looks at file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions. Changes
+    /// nothing.
+    Doctor(commands::doctor::Args),
+    /// Give the blocks that a stock vLLM tier wrote trailers with checksums
+    ///
+    /// Into another root the source is never changed; in place each file is replaced by rename. A crash leaves the old
+    /// file or the new one; run it again and it goes on. A checksum proves what lay there when it was made, not what
+    /// was once stored.
+    Import(commands::import::Args),
 }
 
 /// How a command that did its work ended.
@@ -57,6 +86,12 @@ impl std::error::Error for UsageError {}
 pub(crate) fn main() -> ExitCode {
     let ending = match Cli::parse().command {
         Some(Command::Replay(args)) => commands::replay::run(*args),
+        Some(Command::Inspect(args)) => commands::inspect::run(&args),
+        Some(Command::Verify(args)) => commands::verify::run(&args),
+        Some(Command::Trim(args)) => commands::trim::run(&args),
+        Some(Command::Gc(args)) => commands::gc::run(&args),
+        Some(Command::Doctor(args)) => commands::doctor::run(&args),
+        Some(Command::Import(args)) => commands::import::run(&args),
         None => output::result(&Cli::command().render_help().to_string())
             .map(|()| Ending::Good)
             .map_err(Into::into),

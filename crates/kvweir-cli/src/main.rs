@@ -1,5 +1,6 @@
 //! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
 
+mod admin;
 mod cli;
 mod commands;
 mod hitrate;

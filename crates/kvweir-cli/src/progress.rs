@@ -1,4 +1,4 @@
-//! The progress bar of a replay: requests and bytes, with rates, on stderr and only where a person looks.
+//! The progress bar: requests or blocks, and bytes, with rates, on stderr and only where a person looks.
 
 use std::io::{IsTerminal, stderr};
 
@@ -6,6 +6,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const BAR: &str = "{elapsed_precise} [{bar:32}] {human_pos}/{human_len} requests  {msg}";
 const SPINNER: &str = "{elapsed_precise} {spinner} {human_pos} requests  {msg}";
+
+const BLOCKS: &str = "{elapsed_precise} [{bar:32}] {human_pos}/{human_len} blocks  {msg}";
 
 /// A handle that may be shared between threads.
 #[derive(Debug, Clone)]
@@ -25,6 +27,26 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar }
+    }
+
+    /// A bar for blocks of a root.
+    pub(crate) fn blocks(wanted: bool) -> Self {
+        let progress = Self::new(Some(0), wanted);
+        if let Ok(style) = ProgressStyle::with_template(BLOCKS) {
+            progress.bar.set_style(style.progress_chars("=> "));
+        }
+        progress
+    }
+
+    /// Tells how far a command on a root is.
+    pub(crate) fn at(&self, now: kvweir::fs::admin::Progress) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        self.bar.set_length(now.of_blocks);
+        self.bar.set_position(now.blocks);
+        let gb_s = now.bytes as f64 / 1e9 / self.bar.elapsed().as_secs_f64().max(1e-3);
+        self.bar.set_message(format!("{gb_s:.2} GB/s"));
     }
 
     /// A bar nobody sees.

@@ -1,6 +1,6 @@
 //! What a replay tells at its end. Every number is in the unit its name says: bytes, blocks, seconds, microseconds.
 
-mod table;
+pub(crate) mod table;
 
 use std::{collections::BTreeMap, path::PathBuf};
 

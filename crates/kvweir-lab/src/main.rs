@@ -5,7 +5,9 @@
 //! | `index.rs` | lookups in nanoseconds a key, index bytes a block |
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
 //! | `manager.rs` | what the manager costs a block without I/O |
-//! | `trim.rs` | opening a root far above its bound |
+//! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
+//! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
+//! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
 //! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
 
 mod disk;
@@ -15,7 +17,10 @@ mod keys;
 mod manager;
 mod print;
 mod raw;
+mod share;
+mod start;
 mod trim;
+mod verify;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -38,6 +43,15 @@ enum Command {
     Manager(manager::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
     Trim(trim::Args),
+    /// Opens a root of many large sparse files by its journal, by a walk, and with a tenth of the bound.
+    Start(start::Args),
+    /// Processes that share one root under load, one killed and restarted now and then, watched from outside.
+    Share(share::Args),
+    /// One of them.
+    #[command(hide = true)]
+    ShareWorker(share::WorkerArgs),
+    /// Verifying a root against raw direct reads of the same files.
+    Verify(verify::Args),
 }
 
 fn main() -> Result<()> {
@@ -47,5 +61,9 @@ fn main() -> Result<()> {
         Command::Disk(args) => disk::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
+        Command::Start(args) => start::run(&args, &clock),
+        Command::Share(args) => share::run(&args, &clock),
+        Command::ShareWorker(args) => share::work(&args, &clock),
+        Command::Verify(args) => verify::run(&args, &clock),
     }
 }

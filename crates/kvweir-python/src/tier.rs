@@ -212,7 +212,8 @@ impl FsTier {
     #[expect(clippy::too_many_arguments, reason = "the settings, by name")]
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
         min_free_bytes=None, policy="lru", load_threads=None, store_threads=None, verify=true, events=false,
-        locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, order=None))]
+        locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, io_timeout_s=30.0, bounce="auto", read_only=false,
+        order=None))]
     fn new(
         py: Python<'_>,
         view: &Bound<'_, PyAny>,
@@ -232,6 +233,9 @@ impl FsTier {
         locality: Option<&str>,
         pin_ttl_s: f64,
         miss_ttl_s: f64,
+        io_timeout_s: f64,
+        bounce: &str,
+        read_only: bool,
         order: Option<&str>,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
@@ -255,12 +259,18 @@ impl FsTier {
             locality: locality.unwrap_or("LOCAL").parse().map_err(raise)?,
             pin_ttl: seconds("pin_ttl_s", pin_ttl_s)?,
             miss_ttl: seconds("miss_ttl_s", miss_ttl_s)?,
+            io_timeout: Some(seconds("io_timeout_s", io_timeout_s)?),
+            bounce: bounce.parse().map_err(raise)?,
+            read_only,
             ..FsSettings::new(root)
         };
         let fields =
             serde_json::from_str(identity).map_err(|e| PyValueError::new_err(format!("identity: {e}")))?;
         let ns = Namespace::from_fields(fields, rank, namespace_extra).map_err(raise)?;
-        let builder = FsBuilder::new(settings, ns, region.block_len()).name(name);
+        // the engine fills and reads its rows when it likes, whoever has a guard of them
+        let builder = FsBuilder::new(settings, ns, region.block_len())
+            .name(name)
+            .honours_guards(false);
         let engine = py.detach(|| builder.open()).map_err(raise)?;
         let open = Open {
             engine,
@@ -508,6 +518,10 @@ fn stats_dict<'py>(py: Python<'py>, s: &TierStats) -> PyResult<Bound<'py, PyDict
         ("oldest_age_seconds", s.oldest_age_seconds),
         ("queued_blocks", s.queued_blocks),
         ("index_bytes", s.index_bytes),
+        ("breaker_state", s.breaker_state),
+        ("breaker_opened", s.breaker_opened),
+        ("jobs_timed_out", s.jobs_timed_out),
+        ("hung_operations", s.hung_operations),
     ];
     for (name, n) in numbers {
         d.set_item(name, n)?;

@@ -33,6 +33,11 @@ impl Budget {
         self.bound
     }
 
+    /// Sets another bound. What is above it stays counted; nothing is granted until it is gone.
+    pub fn set_bound(&mut self, bound: Option<u64>) {
+        self.bound = bound;
+    }
+
     /// The bound in force: lowered for a while after the device ran full below the configured one.
     pub fn effective(&self) -> Option<u64> {
         match (self.bound, self.lowered) {
@@ -65,6 +70,12 @@ impl Budget {
     /// Bytes by which the account exceeds the bound in force.
     pub fn excess(&self) -> u64 {
         self.effective()
+            .map_or(0, |b| (self.resident + self.reserved).saturating_sub(b))
+    }
+
+    /// Bytes by which the account exceeds the bound that was set, whatever the device can hold.
+    pub fn above_bound(&self) -> u64 {
+        self.bound
             .map_or(0, |b| (self.resident + self.reserved).saturating_sub(b))
     }
 

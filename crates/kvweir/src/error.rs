@@ -17,7 +17,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The call or a setting is wrong: fix it, retrying does not help.
     Invalid,
-    /// The object was shut down.
+    /// Closed to this call for good: the object was shut down, or takes no stores.
     Closed,
 }
 
@@ -81,7 +81,8 @@ impl Error {
         let kind = match classify(&source) {
             IoClass::Full => ErrorKind::Full,
             IoClass::Transient => ErrorKind::Busy,
-            IoClass::Gone | IoClass::Broken => ErrorKind::Unavailable,
+            IoClass::Gone | IoClass::Denied | IoClass::Broken => ErrorKind::Unavailable,
+            IoClass::Corrupt => ErrorKind::Corrupt,
             IoClass::Invalid => ErrorKind::Invalid,
         };
         Self {
@@ -143,8 +144,21 @@ pub enum IoClass {
     Gone,
     /// EINVAL, ENAMETOOLONG and their like: the call does not suit this file system.
     Invalid,
-    /// Everything else (EIO, EROFS, EACCES, ENODEV...): the device or directory does not work.
+    /// EBADMSG and EUCLEAN (checksum or structure of the file system is wrong), EILSEQ (the block layer's integrity
+    /// check), ENODATA (a sector that cannot be read): what lies there is lost, the device itself answers.
+    Corrupt,
+    /// EROFS, EACCES, EPERM: the file system answers, at once, that this may not be done; reads may still work.
+    Denied,
+    /// Everything else (EIO, ENODEV, EREMOTEIO, ENOTCONN...): the device or its transport does not work, or it cannot
+    /// be told from that.
     Broken,
+}
+
+impl IoClass {
+    /// Whether the error speaks against the device as a whole, and not against a file, a moment or a right.
+    pub const fn blames_device(self) -> bool {
+        matches!(self, Self::Gone | Self::Invalid | Self::Broken)
+    }
 }
 
 /// Sorts an I/O error into an [`IoClass`].
@@ -162,6 +176,8 @@ pub fn classify(e: &io::Error) -> IoClass {
             | Errno::TIMEDOUT => IoClass::Transient,
             Errno::NOENT | Errno::STALE | Errno::NOTDIR => IoClass::Gone,
             Errno::INVAL | Errno::NAMETOOLONG | Errno::OPNOTSUPP | Errno::NOSYS => IoClass::Invalid,
+            Errno::BADMSG | Errno::UCLEAN | Errno::ILSEQ | Errno::NODATA => IoClass::Corrupt,
+            Errno::ROFS | Errno::ACCESS | Errno::PERM => IoClass::Denied,
             _ => IoClass::Broken,
         };
     }
@@ -172,6 +188,7 @@ pub fn classify(e: &io::Error) -> IoClass {
             IoClass::Transient
         }
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => IoClass::Invalid,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => IoClass::Denied,
         _ => IoClass::Broken,
     }
 }
@@ -191,8 +208,15 @@ mod tests {
             (116, IoClass::Gone),
             (22, IoClass::Invalid),
             (5, IoClass::Broken),
-            (30, IoClass::Broken),
-            (13, IoClass::Broken),
+            (121, IoClass::Broken),
+            (107, IoClass::Broken),
+            (30, IoClass::Denied),
+            (13, IoClass::Denied),
+            (1, IoClass::Denied),
+            (74, IoClass::Corrupt),
+            (117, IoClass::Corrupt),
+            (84, IoClass::Corrupt),
+            (61, IoClass::Corrupt),
         ];
         for (errno, class) in table {
             assert_eq!(

@@ -65,6 +65,8 @@ pub mod error;
 pub mod events;
 pub mod evict;
 pub mod fs;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
 pub mod io;
 pub mod manager;
 pub mod metrics;

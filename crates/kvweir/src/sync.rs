@@ -1,7 +1,7 @@
 //! Locks of the standard library with one decision made: a panic while a lock is held poisons nothing for good.
 //! The state behind our locks is changed in steps that keep it valid, and a cache must go on missing rather than
 //! take the engine down (I10). Lock order, outermost first: directory stripe, tier core, job progress, completion
-//! queue, bell.
+//! queue, bell. A tier's breaker is locked alone, its list of jobs before their progress.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},

@@ -56,6 +56,10 @@ fn fs_settings() -> String {
         pin_ttl,
         miss_ttl,
         direct,
+        io_timeout,
+        bounce,
+        breaker,
+        read_only,
     } = FsSettings::new("/");
     let max = max_bytes.map_or("none".into(), |n| n.to_string());
     let _ = pool; // depends on the machine
@@ -102,6 +106,29 @@ fn fs_settings() -> String {
             "direct",
             direct.to_string(),
             "bypass the page cache where possible",
+        ),
+        (
+            "io_timeout",
+            io_timeout.map_or("none".into(), |t| format!("{t:?}")),
+            "a job whose I/O takes so long is given up; 0: never",
+        ),
+        (
+            "bounce",
+            bounce.to_string(),
+            "`auto`, `always` or `never`: load through a buffer of the tier",
+        ),
+        (
+            "breaker",
+            format!(
+                "{} failures, {:?} to {:?}",
+                breaker.failures, breaker.cooldown, breaker.max_cooldown
+            ),
+            "so many failed jobs in a row, or one deadline, and the tier misses for so long; 0 failures: never",
+        ),
+        (
+            "read_only",
+            read_only.to_string(),
+            "change nothing below `root`, store nothing",
         ),
     ])
 }
@@ -197,4 +224,33 @@ fn the_tables_of_the_manual_are_those_of_the_code() {
             "docs/operating.md differs in {wrong:?}; run with KVWEIR_UPDATE_DOCS=1"
         );
     }
+}
+
+/// Every test that the ledger of guarantees names is there.
+#[test]
+fn the_tests_that_guarantees_name_exist() {
+    let repo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut sources = String::new();
+    let mut folders = vec![repo.join("crates")];
+    while let Some(f) = folders.pop() {
+        for e in std::fs::read_dir(&f).unwrap().flatten() {
+            let p = e.path();
+            if p.is_dir() {
+                folders.push(p);
+            } else if p.extension().is_some_and(|x| x == "rs" || x == "py") {
+                sources += &std::fs::read_to_string(&p).unwrap_or_default();
+            }
+        }
+    }
+    let text = std::fs::read_to_string(repo.join("docs/guarantees.md")).unwrap();
+    let mut named = 0;
+    for word in text.split('`').skip(1).step_by(2).filter(|w| w.contains("::")) {
+        let name = word.rsplit("::").next().unwrap();
+        let there = [format!("fn {name}("), format!("def {name}(")]
+            .iter()
+            .any(|d| sources.contains(d.as_str()));
+        assert!(there, "docs/guarantees.md names {word}, which is no test");
+        named += 1;
+    }
+    assert!(named > 20);
 }

@@ -1,3 +1,9 @@
 //! One file a subcommand: its flags, and a `run` that returns how it ended.
 
+pub(crate) mod doctor;
+pub(crate) mod gc;
+pub(crate) mod import;
+pub(crate) mod inspect;
 pub(crate) mod replay;
+pub(crate) mod trim;
+pub(crate) mod verify;

@@ -1,8 +1,11 @@
 //! Raw text into typed settings, with the defaults that depend on what else is given.
 
-use std::{ops::RangeInclusive, path::PathBuf};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use kvweir::evict::{Order, PolicyKind};
+use kvweir::{
+    evict::{Order, PolicyKind},
+    fs::BounceMode,
+};
 
 use super::{
     BUILTIN_REQUESTS, DropPolicy, Origin, PressureSettings, Raw, RawSettings, ReplaySettings, Result, Shape,
@@ -41,6 +44,10 @@ impl ReplaySettings {
             max_bytes: read.get("max_bytes", value::size)?,
             policy: read.word("policy", &policy)?,
             threads: read.count("threads", 1..=1024)?.map(|n| n as usize),
+            io_timeout: Duration::try_from_secs_f64(read.need_real("io_timeout_s", |v| v >= 0.0)?)
+                .unwrap_or(Duration::MAX),
+            bounce: read.word("bounce", &BounceMode::ALL.map(|mode| (mode.as_str(), mode)))?,
+            read_only: read.need("read_only", value::switch)?,
             pressure: PressureSettings {
                 enabled: read.need("backpressure", value::switch)?,
                 policy: read.word(

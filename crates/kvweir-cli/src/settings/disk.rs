@@ -41,6 +41,7 @@ impl ReplaySettings {
         let mut at: PathBuf = path.to_owned();
         loop {
             match fs::metadata(&at) {
+                Ok(m) if m.is_dir() && self.read_only => return Ok(()),
                 Ok(m) if m.is_dir() => return self.check_writable(key, &at),
                 Ok(_) if at == path => return Err(self.refuse(key, "is a file, not a directory")),
                 Ok(_) => {

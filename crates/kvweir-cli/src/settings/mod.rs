@@ -14,10 +14,14 @@ mod value;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 pub(crate) use flags::Flags;
-use kvweir::evict::{Order, PolicyKind};
+use kvweir::{
+    evict::{Order, PolicyKind},
+    fs::BounceMode,
+};
 pub(crate) use origin::{Origin, Raw, SettingError, Shape};
 use table::Setting;
 
@@ -106,6 +110,12 @@ pub(crate) struct ReplaySettings {
     pub(crate) policy: PolicyKind,
     /// I/O threads.
     pub(crate) threads: Option<usize>,
+    /// Deadline of an operation; zero: none.
+    pub(crate) io_timeout: Duration,
+    /// Whether loads go through a buffer.
+    pub(crate) bounce: BounceMode,
+    /// Change nothing below the root.
+    pub(crate) read_only: bool,
     /// Back-pressure.
     pub(crate) pressure: PressureSettings,
     /// Eviction code only.

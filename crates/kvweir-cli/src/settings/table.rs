@@ -79,6 +79,7 @@ fn distance(a: &str, b: &str) -> usize {
 
 const SIZE: &str = "bytes as a number (65536) or a string with a unit (64KiB, 1.5GiB, 500MB)";
 const POLICIES: &str = "lru, arc, s3fifo";
+const BOUNCES: &str = "auto, always, never";
 const SWITCH: &str = "true or false";
 const WORK: &str = "Workload";
 const PRIMARY: &str = "Primary tier";
@@ -138,6 +139,11 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     policy "policy" Word = "lru", TIER, POLICIES, "What the file tier evicts";
     threads "threads" Count unset "from CPU affinity and cgroup quota", TIER, "a whole number from 1 to 1024",
         "I/O threads of the file tier";
+    io_timeout_s "io-timeout-s" Real = "30", TIER, "seconds; 0 = never",
+        "A job whose I/O takes so long is given up, and the tier left alone for a while";
+    bounce "bounce" Word = "auto", TIER, BOUNCES,
+        "Load through a buffer of the tier, so that a load that hangs can be given up; auto: on network file systems";
+    read_only "read-only" Switch = "false", TIER, SWITCH, "Change nothing below the root: load, and store nothing";
     backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold stores back from a tier that cannot keep up";
     backpressure_policy "backpressure-policy" Word = "throttled_drop", PRESSURE, "drop, throttled_drop",
         "Which stores to drop under pressure";
@@ -204,6 +210,12 @@ mod tests {
                 .map(kvweir::evict::PolicyKind::as_str)
                 .join(", ")
         );
+    }
+
+    #[test]
+    fn the_ways_to_bounce_allowed_are_those_there_are() {
+        let all = kvweir::fs::BounceMode::ALL.map(kvweir::fs::BounceMode::as_str);
+        assert_eq!(BOUNCES, all.join(", "));
     }
 
     #[test]

@@ -121,8 +121,8 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
         ),
         (
             "",
-            &[("max_bytes", "167935")],
-            "`max_bytes = 167935` (flag --max-bytes) is below the 167936 bytes that one block of `block_bytes = 64KiB` (default)",
+            &[("max_bytes", "299007")],
+            "`max_bytes = 299007` (flag --max-bytes) is below the 299008 bytes that one block of `block_bytes = 64KiB` (default)",
         ),
         (
             "max_bytes = 1_000_000\ncapacity_bytes = 5",
@@ -268,6 +268,9 @@ fn the_default_settings_file() {
     max_bytes = "256MiB"                     # default
     policy = "lru"                           # default
     # threads =                              # default: from CPU affinity and cgroup quota
+    io_timeout_s = 30.0                      # default
+    bounce = "auto"                          # default
+    read_only = false                        # default
 
     # Back-pressure
     backpressure = true                      # default
@@ -292,4 +295,20 @@ fn the_default_settings_file() {
     # report =                               # default: none
     quiet = false                            # default
     "#);
+}
+
+#[test]
+fn fuzzed_settings_are_read_or_refused_with_one_line_and_without_panic() {
+    let samples = [
+        b"seed = 5\nalpha = 0.5\nblock_bytes = \"16KiB\"\nmax_cache_size_bytes = 0x1000_0000\n".to_vec(),
+        ReplaySettings::load(None, flags(&[]))
+            .unwrap()
+            .to_toml()
+            .into_bytes(),
+    ];
+    kvweir::fuzz::fuzz("settings", &samples, |bytes| {
+        if let Err(e) = file::parse(&String::from_utf8_lossy(bytes), "s.toml") {
+            assert!(!e.to_string().is_empty());
+        }
+    });
 }

@@ -19,7 +19,7 @@ pub(crate) struct Section {
 
 impl Section {
     /// An ASCII table under its heading.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if !self.head.is_empty() {
@@ -187,7 +187,7 @@ fn rate(r: f64) -> String {
 }
 
 /// Digits in groups of three.
-fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -200,7 +200,7 @@ fn count(n: u64) -> String {
 }
 
 /// Bytes with a binary unit.
-fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     bytesize::ByteSize::b(n).to_string()
 }
 

@@ -44,7 +44,7 @@ fn settings_of_the_file() {
         ),
         (
             "max_bytes = 1000",
-            "`max_bytes = 1000` (s.toml line 2) is below the 167936 bytes that one block",
+            "`max_bytes = 1000` (s.toml line 2) is below the 299008 bytes that one block",
             "allowed for `max_bytes`",
         ),
         (

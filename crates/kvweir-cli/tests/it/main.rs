@@ -1,6 +1,8 @@
 //! Runs the built command as a user would: what goes in, what comes out, what is left behind.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod bound;

@@ -93,6 +93,9 @@ class FsTier:
         locality: str | None = None,
         pin_ttl_s: float = 600.0,
         miss_ttl_s: float = 1.0,
+        io_timeout_s: float = 30.0,
+        bounce: str = "auto",
+        read_only: bool = False,
         order: str | None = None,
     ) -> FsTier: ...
     def namespace_dir(self) -> str: ...

@@ -93,12 +93,13 @@ def test_keys_and_rows_must_be_as_many(tmp_path, memory):
     tier.shutdown()
 
 
-def test_a_root_in_use_names_the_holder(tmp_path, memory):
+def test_a_root_in_use_with_another_bound_names_the_holder(tmp_path, memory):
     tier = open_tier(memory, tmp_path)
     with pytest.raises(BusyError, match=str(os.getpid())):
-        open_tier(Memory(), tmp_path)
-    tier.shutdown()
+        open_tier(Memory(), tmp_path, max_bytes=3 << 20)
     open_tier(Memory(), tmp_path).shutdown()
+    tier.shutdown()
+    open_tier(Memory(), tmp_path, max_bytes=3 << 20).shutdown()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_shutdown_reports_what_it_cancelled(tmp_path):
 
 
 def test_events_tell_what_came_and_what_went(tmp_path, memory):
-    tier = open_tier(memory, tmp_path, events=True, max_bytes=256 << 10)
+    tier = open_tier(memory, tmp_path, events=True, max_bytes=512 << 10)
     store(tier, memory, list(range(8)))
     ((removed, keys),) = tier.take_events()
     assert not removed and sorted(keys) == sorted(key(n) for n in range(8))

@@ -3,12 +3,17 @@
 //! three steps: chosen here (the entry becomes `Evicting`: a miss, its bytes still counted), unlinked by a worker
 //! outside the lock, settled here; so the account never runs ahead of the disk (I1).
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use foldhash::fast::FixedState;
 
 use super::{
     dirs::Change,
+    guard::Abandon,
     index::{COST_UNIT, Index, State},
     layout::{Fan, Leaf},
     pins::{Held, Pins},
@@ -26,6 +31,8 @@ use crate::{
 
 /// How long nothing is evicted for a full device after that did not help.
 const NO_HELP_FOR: Duration = Duration::from_secs(30);
+/// Uses noted between two visits of the keeper.
+const MAX_TOUCHED: usize = 1 << 18;
 /// How long a file that could not be removed is left alone.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
@@ -33,6 +40,8 @@ const STUCK_FOR: Duration = Duration::from_secs(30);
 pub(crate) struct Waiter {
     pub(crate) run: Arc<StoreRun>,
     pub(crate) unit: usize,
+    /// Keeps the job known to the guard while nothing else does.
+    pub(crate) _job: Option<Arc<dyn Abandon>>,
 }
 
 /// Everything needed to remove a victim's file without the lock.
@@ -60,6 +69,19 @@ pub(crate) struct Core {
     pub(crate) leftovers: Vec<(std::path::PathBuf, u64)>,
     /// The device is full and evicting did not help; until then, or until a store succeeds, none evicts for that.
     pub(crate) no_help_until: Option<Instant>,
+    /// Blocks of namespaces that nobody here serves, oldest first: evicted before all others, in no policy.
+    pub(crate) orphans: VecDeque<Id>,
+    /// Hashes of blocks used since the journal was told, in order; `None` without a journal.
+    pub(crate) touched: Option<Vec<u64>>,
+    /// The root's bound and the bytes below it that no member owns: what [`Budget`] holds is this member's lease.
+    pub(crate) root_bound: Option<u64>,
+    pub(crate) common: u64,
+    /// Bytes that stores lacked and had to evict for since the keeper looked.
+    pub(crate) pressure: u64,
+    /// There was pressure, and room may be had from what dead members left.
+    pub(crate) starved: bool,
+    /// Reserved bytes kept for the journal's growth.
+    credit: u64,
     pins: Pins,
     stuck: HashMap<Id, Instant, FixedState>,
     scratch: Vec<Id>,
@@ -101,6 +123,13 @@ impl Core {
             closed: false,
             leftovers: Vec::new(),
             no_help_until: None,
+            orphans: VecDeque::new(),
+            touched: None,
+            root_bound: None,
+            common: 0,
+            pressure: 0,
+            starved: false,
+            credit: 0,
             pins: Pins::default(),
             stuck: HashMap::default(),
             scratch: Vec::new(),
@@ -111,7 +140,52 @@ impl Core {
     pub(crate) fn ready(&self, fp: Fingerprint) -> Option<Id> {
         self.index
             .find(fp)
-            .filter(|&id| self.index.state(id) == State::Ready)
+            .filter(|&id| self.index.state(id).is_loadable())
+    }
+
+    // --- journal --------------------------------------------------------------------------------------------
+
+    /// Reserves what the journal will grow by; returns the bytes that are missing of it.
+    pub(crate) fn top_up(&mut self, target: u64) -> u64 {
+        if self.touched.is_some() && self.credit < target {
+            self.credit += self.budget.grant(target - self.credit);
+            return target - self.credit;
+        }
+        0
+    }
+
+    /// Takes `bytes` out of what is reserved for the journal, leaving `rest`; they stay reserved.
+    pub(crate) fn spend_credit(&mut self, bytes: u64, rest: u64) -> bool {
+        let enough = self.credit >= bytes + rest;
+        if enough {
+            self.credit -= bytes;
+        }
+        enough
+    }
+
+    /// The journal is about to grow.
+    pub(crate) fn journal_grows(&mut self, bytes: u64) {
+        let paid = bytes.min(self.credit);
+        self.credit -= paid;
+        self.budget.release(paid);
+        self.budget.add_resident(bytes);
+    }
+
+    /// It did not, or became shorter.
+    pub(crate) fn journal_shrinks(&mut self, bytes: u64) {
+        self.budget.remove_resident(bytes);
+    }
+
+    // --- blocks of other processes --------------------------------------------------------------------------
+
+    /// Forgets another process's block.
+    pub(crate) fn forget_peer(&mut self, id: Id) {
+        if self.index.state(id) == State::Peer {
+            if let Some(k) = self.index.key(id) {
+                self.events.removed(k);
+            }
+            self.index.remove(id);
+        }
     }
 
     // --- pins -----------------------------------------------------------------------------------------------
@@ -211,8 +285,12 @@ impl Core {
     /// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them.
     pub(crate) fn touch(&mut self, fps: impl DoubleEndedIterator<Item = Fingerprint>, tag: RequestTag) {
         for fp in fps.rev() {
-            if let Some(id) = self.ready(fp) {
+            if let Some(id) = self.ready(fp).filter(|&id| self.index.state(id) == State::Ready) {
                 self.policy.access(id, tag);
+                // beyond, only recency would be lost, and only in a crash
+                if let Some(t) = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED) {
+                    t.push(fp.hash64());
+                }
             }
         }
     }
@@ -228,7 +306,23 @@ impl Core {
             stuck: &self.stuck,
             now,
         };
-        let enough = self.policy.victims(weight(bytes), &view, &mut ids);
+        let want = weight(bytes);
+        // what nobody serves goes first
+        let (mut have, mut seen) = (0, 0);
+        while have < want && seen < self.orphans.len() {
+            seen += 1;
+            let Some(id) = self.orphans.pop_front() else { break };
+            if view.evictable(id) {
+                have += weight(self.index.cost(id)).max(1);
+                ids.push(id);
+            } else {
+                self.orphans.push_back(id);
+            }
+        }
+        let enough = have >= want || self.policy.victims(want - have, &view, &mut ids);
+        if !enough {
+            ids.iter().rev().for_each(|&id| self.orphans.push_front(id));
+        }
         if enough {
             for &id in &ids {
                 self.leave_ready(id);
@@ -319,15 +413,17 @@ impl Core {
     /// A snapshot; O(1) but for the index memory.
     pub(crate) fn snapshot(&self, unix_seconds: u64) -> TierStats {
         let oldest = self
-            .policy
-            .oldest()
+            .orphans
+            .front()
+            .copied()
+            .or_else(|| self.policy.oldest())
             .map_or(unix_seconds, |id| self.index.written_at(id));
         TierStats {
-            resident_bytes: self.budget.resident(),
-            reserved_bytes: self.budget.reserved(),
-            peak_bytes: self.budget.peak(),
-            bound_bytes: self.budget.bound(),
-            effective_bound_bytes: self.budget.effective(),
+            resident_bytes: self.budget.resident() + self.common,
+            reserved_bytes: self.budget.reserved().saturating_sub(self.credit),
+            peak_bytes: self.budget.peak() + self.common,
+            bound_bytes: self.root_bound,
+            effective_bound_bytes: self.budget.effective().map(|e| e + self.common),
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
             index_bytes: (self.index.memory_bytes().0 + self.policy.memory_bytes()) as u64,
             ..self.stats.clone()

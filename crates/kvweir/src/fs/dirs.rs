@@ -6,7 +6,11 @@ use std::{collections::HashMap, io, path::Path, sync::Mutex};
 
 use foldhash::fast::FixedState;
 
-use super::layout::{Fan, Leaf, high_dir, leaf_dir};
+use super::{
+    index::Shelf,
+    journal::DirCosts,
+    layout::{Fan, Leaf, high_dir, leaf_dir},
+};
 use crate::{
     io::{Disk, Stat},
     sync::lock,
@@ -101,6 +105,66 @@ impl Dirs {
     /// Notes the cost, already counted, of a namespace's own directory.
     pub(crate) fn found_top(&self, ns: u16, bytes: u64) {
         lock(&self.tops).insert(ns, bytes);
+    }
+
+    /// Counts a directory that a dead member counted, unless it is counted here already; returns the bytes added.
+    pub(crate) fn also(&self, ns: u16, fan: Fan, leaf: Option<Leaf>, bytes: u64) -> u64 {
+        let Some(stripe) = self.stripe(fan) else { return 0 };
+        let mut s = lock(stripe);
+        let high = s.entry((ns, fan.high())).or_default();
+        let known = match leaf {
+            Some(l) => high.leaf_cost(fan, l),
+            None => high.cost,
+        };
+        match leaf {
+            Some(l) => high.leaf(fan, l).cost = units(bytes.max(known)),
+            None => high.cost = bytes.max(known),
+        }
+        bytes.saturating_sub(known)
+    }
+
+    /// The same for a namespace's own directory.
+    pub(crate) fn also_top(&self, ns: u16, bytes: u64) -> u64 {
+        let mut tops = lock(&self.tops);
+        let known = tops.entry(ns).or_default();
+        let added = bytes.saturating_sub(*known);
+        *known = bytes.max(*known);
+        added
+    }
+
+    /// Forgets what a leaf costs, to look at it again; returns what was counted for it. Its count of files stays
+    /// where others of ours lie in it.
+    pub(crate) fn forget_leaf(&self, ns: u16, fan: Fan, leaf: Leaf) -> u64 {
+        let Some(stripe) = self.stripe(fan) else { return 0 };
+        let mut s = lock(stripe);
+        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+            return 0;
+        };
+        let cost = high.leaf_cost(fan, leaf);
+        let l = high.leaf(fan, leaf);
+        l.cost = 0;
+        if l.files == 0 {
+            high.forget(fan, leaf);
+        }
+        cost
+    }
+
+    /// Removes a first-level directory if nothing is in it, else reads its size and that of the namespace again.
+    pub(crate) fn look_again(&self, disk: &dyn Disk, root: &Path, ns: u16, high: u32, path: &Path) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(Fan(high << 8)) else {
+            return change;
+        };
+        let mut s = lock(stripe);
+        let entry = s.entry((ns, high)).or_default();
+        if entry.leaves.is_empty() && gone(disk.remove_dir(path)) {
+            change.set(entry.cost, 0);
+            s.remove(&(ns, high));
+        } else if let Ok(Stat { allocated, .. }) = disk.stat(path) {
+            entry.cost = change.set(entry.cost, allocated);
+        }
+        self.top_changed(disk, root, ns, &mut change);
+        change
     }
 
     /// Reads the size of a namespace's own directory again, after a first-level directory came or went.
@@ -198,6 +262,46 @@ impl Dirs {
             self.top_changed(disk, root, ns, &mut change);
         }
         change
+    }
+
+    /// What the directories above a leaf's blocks cost, in units of 512 bytes; 0 for what is not there.
+    pub(crate) fn costs(&self, ns: u16, fan: Fan, leaf: Leaf) -> DirCosts {
+        let (mut leaf_cost, mut high_cost) = (0, 0);
+        if let Some(stripe) = self.stripe(fan)
+            && let Some(high) = lock(stripe).get_mut(&(ns, fan.high()))
+        {
+            high_cost = units(high.cost);
+            if let Ok(at) = high.position(fan, leaf) {
+                leaf_cost = high.leaves.get(at).map_or(0, |l| l.cost);
+            }
+        }
+        let top = lock(&self.tops).get(&ns).map_or(0, |&t| units(t));
+        [leaf_cost, high_cost, top]
+    }
+
+    /// Directories that are there though no counted block needs them: namespace, leaf kind, place, level (0 namespace,
+    /// 1 first, 2 leaf), cost in units of 512 bytes.
+    pub(crate) fn empty_ones(&self) -> Vec<(Shelf, u16, Fan, u32)> {
+        let mut out = Vec::new();
+        for s in &self.stripes {
+            for (&(namespace, digits), high) in lock(s).iter() {
+                for l in high.leaves.iter().filter(|l| l.files == 0 && l.cost > 0) {
+                    if let Some(&leaf) = high.named.get(usize::from(l.kind)) {
+                        let fan = Fan(digits << 8 | u32::from(l.low));
+                        out.push((Shelf { namespace, leaf }, 2, fan, l.cost));
+                    }
+                }
+                if high.leaves.iter().all(|l| l.files == 0) && high.cost > 0 {
+                    let leaf = Leaf::Keyed;
+                    out.push((Shelf { namespace, leaf }, 1, Fan(digits << 8), units(high.cost)));
+                }
+            }
+        }
+        for (&namespace, &top) in lock(&self.tops).iter() {
+            let leaf = Leaf::Keyed;
+            out.push((Shelf { namespace, leaf }, 0, Fan(0), units(top)));
+        }
+        out
     }
 
     /// Makes a counted leaf's directories again after somebody else removed them; what they cost is known already.

@@ -45,6 +45,15 @@ pub(crate) enum State {
     Dead = 4,
     /// A file that cannot be a block of its namespace (wrong size): counted, evicted first, never a hit.
     Bad = 5,
+    /// Another live process's block of our namespace: loadable, but its owner's to count and to evict.
+    Peer = 6,
+}
+
+impl State {
+    /// Whether a block can be loaded.
+    pub(crate) fn is_loadable(self) -> bool {
+        matches!(self, Self::Ready | Self::Peer)
+    }
 }
 
 /// A namespace directory and kind of leaf: what entries of one shelf have in common.
@@ -158,7 +167,7 @@ impl Index {
             .find(fp.hash64(), |id| self.entry(id).is_some_and(|e| e.fp == words))
     }
 
-    /// The entries of `fps` that are [`State::Ready`], into `out`. Two rounds of memory accesses that do not wait
+    /// The entries of `fps` that can be loaded, into `out`. Two rounds of memory accesses that do not wait
     /// for each other: one over the tables, one over the entries.
     pub(crate) fn find_ready(&self, fps: &[Fingerprint], out: &mut [Option<Id>]) {
         let mut guesses = [Id::MAX; BATCH];
@@ -174,7 +183,7 @@ impl Index {
                     Some(e) if e.fp == split(fp) => Some(guess),
                     _ => self.find(fp),
                 };
-                *out = known.filter(|&id| self.state(id) == State::Ready);
+                *out = known.filter(|&id| self.state(id).is_loadable());
             }
         }
     }
@@ -258,6 +267,7 @@ impl Index {
             3 => State::Evicting,
             4 => State::Dead,
             5 => State::Bad,
+            6 => State::Peer,
             _ => State::Free,
         }
     }

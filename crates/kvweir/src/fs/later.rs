@@ -1,14 +1,15 @@
 //! What the scheduler leaves to the workers. Submitting costs it the same for one block and for thousands: the first
 //! worker that reaches a job makes its blocks (claims slots, takes pins, computes fingerprints), the others wait for
 //! that. A job whose blocks cannot be made is reported failed, once (I4); pins of a load pass to the job at submission
-//! and are sorted out by the worker (I3).
+//! and are sorted out by the worker (I3). The guard knows a job from its submission on, so that one which no worker
+//! reaches is reported at its deadline; its blocks are made then, to be failed.
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, Weak},
 };
 
-use super::{pins::Held, shared::Shared};
+use super::{guard::Abandon, pins::Held, progress::Progress, shared::Shared};
 use crate::{
     block::{Fingerprint, Key},
     clock::Instant,
@@ -17,6 +18,7 @@ use crate::{
         PageBuffer,
         pool::{Class, Pool, Work},
     },
+    metrics::RefuseReason,
     sync::lock,
     tier::{Direction, JobId, Report, RequestId},
 };
@@ -26,23 +28,25 @@ const TOUCHED_AT_ONCE: usize = 64;
 
 /// A job as the scheduler gives it.
 pub(crate) struct Order {
-    pub(crate) id: JobId,
     pub(crate) req: RequestId,
-    pub(crate) submitted: Instant,
+    /// Begun when the job was submitted.
+    pub(crate) progress: Arc<Progress>,
+    /// What the guard was given.
+    pub(crate) job: Weak<dyn Abandon>,
     /// What the request pinned; nothing for stores.
     pub(crate) held: Held,
 }
 
 /// A job with its blocks.
-pub(crate) trait Run: Work + Sized + 'static {
+pub(crate) trait Run: Work + Abandon + Sized + 'static {
     /// A block and its slot.
     type Block: Send + 'static;
     const DIRECTION: Direction;
 
     /// Takes blocks and pins over.
     fn new(shared: &Arc<Shared>, order: Order, blocks: Vec<Self::Block>) -> Arc<Self>;
-    /// Fails every block without I/O.
-    fn refuse(&self, kind: ErrorKind);
+    /// Fails every block for `reason` without I/O.
+    fn refuse(&self, kind: ErrorKind, reason: RefuseReason);
 }
 
 type Make<T> = Mutex<Option<Box<dyn FnOnce() -> T + Send>>>;
@@ -51,7 +55,9 @@ type Make<T> = Mutex<Option<Box<dyn FnOnce() -> T + Send>>>;
 struct Later<R: Run> {
     shared: Arc<Shared>,
     id: JobId,
+    req: RequestId,
     blocks: usize,
+    progress: Arc<Progress>,
     order: Mutex<Option<Order>>,
     make: Make<Result<Vec<R::Block>>>,
     run: OnceLock<Option<Arc<R>>>,
@@ -79,9 +85,18 @@ impl<R: Run> Later<R> {
                 if let Some(o) = order {
                     lock(&self.shared.core).give_back(o.req, o.held);
                 }
-                fail(&self.shared, self.id, R::DIRECTION, self.blocks);
+                self.fail();
                 None
             }
+        }
+    }
+
+    /// Reports the job failed; it has no blocks.
+    fn fail(&self) {
+        let now = self.shared.clock.now();
+        let given_up = self.progress.give_up(now, ErrorKind::Invalid, false);
+        if let Some(job) = given_up.and_then(|g| g.job) {
+            self.shared.end_job(job, now, self.req, &[]);
         }
     }
 }
@@ -100,12 +115,19 @@ impl<R: Run> Work for Later<R> {
     }
 }
 
-fn fail(shared: &Shared, id: JobId, direction: Direction, blocks: usize) {
-    lock(&shared.done).push(Report::refused(id, direction, blocks, ErrorKind::Invalid));
-    shared.bell.ring();
+impl<R: Run> Abandon for Later<R> {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn give_up(&self, now: Instant, kind: ErrorKind, reason: RefuseReason) {
+        if let Some(r) = self.get() {
+            r.give_up(now, kind, reason);
+        }
+    }
 }
 
-/// Queues a job of `blocks` blocks.
+/// Queues a job of `blocks` blocks, which the guard looks after from now on.
 pub(crate) fn submit<R: Run>(
     shared: &Arc<Shared>,
     pool: &Pool,
@@ -114,30 +136,49 @@ pub(crate) fn submit<R: Run>(
     make: impl FnOnce() -> Result<Vec<R::Block>> + Send + 'static,
 ) {
     if blocks == 0 {
-        return fail(shared, id, R::DIRECTION, 0);
+        lock(&shared.done).push(Report::refused(id, R::DIRECTION, 0, ErrorKind::Invalid));
+        shared.bell.ring();
+        return;
     }
     let (class, held) = match R::DIRECTION {
         Direction::Store => (Class::Store, Held::default()),
         Direction::Load => (Class::Load, lock(&shared.core).lend(req)),
     };
-    let order = Order {
-        id,
-        req,
-        submitted: shared.clock.now(),
-        held,
-    };
-    let job = Arc::new(Later::<R> {
-        shared: Arc::clone(shared),
-        id,
-        blocks,
-        order: Mutex::new(Some(order)),
-        make: Mutex::new(Some(Box::new(make))),
-        run: OnceLock::new(),
+    let now = shared.clock.now();
+    let progress = Arc::new(Progress::new(id, R::DIRECTION, blocks, now, &shared.meter));
+    let job = Arc::new_cyclic(|me: &Weak<Later<R>>| {
+        let order = Order {
+            req,
+            progress: Arc::clone(&progress),
+            job: Weak::<Later<R>>::clone(me),
+            held,
+        };
+        Later {
+            shared: Arc::clone(shared),
+            id,
+            req,
+            blocks,
+            progress,
+            order: Mutex::new(Some(order)),
+            make: Mutex::new(Some(Box::new(make))),
+            run: OnceLock::new(),
+        }
     });
-    if let Err(e) = pool.submit(class, Arc::clone(&job) as Arc<dyn Work>, blocks)
+    let known: Weak<Later<R>> = Arc::downgrade(&job);
+    shared.guard.take(known);
+    let refused = match R::DIRECTION {
+        Direction::Store if shared.params.read_only => Some((ErrorKind::Closed, RefuseReason::ReadOnly)),
+        _ if shared.guard.is_tripped() => Some((ErrorKind::Unavailable, RefuseReason::Breaker)),
+        _ => match pool.submit(class, Arc::clone(&job) as Arc<dyn Work>, blocks) {
+            Ok(()) => None,
+            Err(e) if e.kind() == ErrorKind::Busy => Some((e.kind(), RefuseReason::QueueFull)),
+            Err(e) => Some((e.kind(), RefuseReason::Cancelled)),
+        },
+    };
+    if let Some((kind, reason)) = refused
         && let Some(r) = job.get()
     {
-        r.refuse(e.kind());
+        r.refuse(kind, reason);
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::index::Shelf;
 use crate::{
     block::{Fingerprint, Key},
     namespace::hex,
@@ -73,6 +74,15 @@ impl Location {
         }
     }
 
+    /// Shelf and fan, in our own namespace.
+    pub(crate) fn shelf(&self) -> (Shelf, Fan) {
+        let shelf = Shelf {
+            namespace: 0,
+            leaf: self.leaf,
+        };
+        (shelf, self.fan)
+    }
+
     pub(crate) fn file_name(&self) -> String {
         format!("{}{BLOCK_SUFFIX}", self.stem)
     }
@@ -124,6 +134,17 @@ pub(crate) fn leaf_dir(namespace: &Path, fan: Fan, leaf: Leaf) -> PathBuf {
 /// The temporary of the `n`-th write of this process.
 pub(crate) fn temp_name(file_name: &str, n: u64) -> String {
     format!("{file_name}.{n:016x}{TEMP_SUFFIX}")
+}
+
+/// The first number of a member's temporaries in one life: unlike those of any other member, and of its earlier lives.
+pub(crate) fn first_temp(member: u32, incarnation: u32) -> u64 {
+    u64::from(member & 0xff) << 56 | u64::from(incarnation & 0xff_ffff) << 32
+}
+
+/// The member that made a temporary.
+pub(crate) fn temp_member(name: &str) -> Option<u32> {
+    let (_, n) = name.strip_suffix(TEMP_SUFFIX)?.rsplit_once('.')?;
+    u64::from_str_radix(n, 16).ok().map(|n| (n >> 56) as u32)
 }
 
 /// What a name in a leaf directory is.

@@ -1,5 +1,5 @@
-//! Loading blocks. Bytes go straight into the slot; size, trailer, full key, namespace and checksum are compared
-//! before the block is reported good (I2). What cannot be proved wrong keeps its file but is no hit any more; what
+//! Loading blocks. Bytes go straight into the slot, or, where the file system may hang, into a buffer and from there;
+//! size, trailer, full key, namespace and checksum are compared before the block is reported good (I2). What cannot be proved wrong keeps its file but is no hit any more; what
 //! is provably wrong goes, file and account together. Either way the failed block is a miss until stored again.
 
 use std::{
@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    guard::Abandon,
     index::{BATCH, State},
     later::{Order, Run},
     layout::Location,
@@ -18,6 +19,7 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
+    clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
@@ -26,7 +28,7 @@ use crate::{
         is_aligned,
         pool::Work,
     },
-    metrics::EvictReason,
+    metrics::{EvictReason, RefuseReason},
     sync::lock,
     tier::{BlockOutcome, Direction, LoadBlock, RequestId, Verified},
 };
@@ -40,7 +42,7 @@ pub(crate) struct LoadRun {
     /// The entries pinned for this job; `None` where the block was not resident at submission.
     ids: Vec<Mutex<Option<Id>>>,
     slots: Vec<Mutex<Option<SlotWrite>>>,
-    progress: Progress,
+    progress: Arc<Progress>,
 }
 
 /// Why a block is not good.
@@ -49,22 +51,18 @@ enum Bad {
     Gone,
     /// Provably not the block.
     Corrupt(&'static str),
-    /// The device failed; nothing is proved.
+    /// The device failed, or the job was given up; nothing is proved.
     Failed(io::Error),
 }
+
+/// What a read brought: bytes read, and how they were checked.
+type Good = (usize, Verified);
 
 impl Run for LoadRun {
     type Block = LoadBlock;
     const DIRECTION: Direction = Direction::Load;
 
     fn new(shared: &Arc<Shared>, mut order: Order, blocks: Vec<LoadBlock>) -> Arc<Self> {
-        let progress = Progress::new(
-            order.id,
-            Direction::Load,
-            blocks.len(),
-            order.submitted,
-            &shared.meter,
-        );
         let (keys, slots): (Vec<Key>, _) = blocks
             .into_iter()
             .map(|b| (b.key, Mutex::new(Some(b.slot))))
@@ -89,11 +87,11 @@ impl Run for LoadRun {
             fps,
             ids,
             slots,
-            progress,
+            progress: order.progress,
         })
     }
 
-    fn refuse(&self, kind: ErrorKind) {
+    fn refuse(&self, kind: ErrorKind, _: RefuseReason) {
         (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
     }
 }
@@ -105,19 +103,22 @@ impl LoadRun {
         }
         {
             let id = self.ids.get(unit).and_then(|i| lock(i).take());
+            let in_time = self.progress.is_open(unit);
             let mut core = lock(&self.shared.core);
             if let Some(id) = id {
                 core.unpin(id);
             }
             match outcome {
+                _ if !in_time => {}
                 BlockOutcome::Loaded(_) => core.stats.loaded_blocks += 1,
                 _ => core.stats.load_failures += 1,
             }
         }
-        if let Some(report) = self.progress.finish(unit, outcome) {
-            lock(&self.shared.core).stats.loaded_bytes += report.bytes;
-            self.shared.report(report, self.req, &self.fps);
+        let end = self.progress.finish(unit, outcome);
+        if let Some(job) = &end.job {
+            lock(&self.shared.core).stats.loaded_bytes += job.report.bytes;
         }
+        self.shared.end_unit(end, Direction::Load, self.req, &self.fps);
     }
 
     fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {
@@ -130,29 +131,60 @@ impl LoadRun {
             // the index of an owned root is the truth: it was evicted or never there
             return BlockOutcome::Failed(ErrorKind::Unavailable);
         }
-        let Some(mut slot) = self.slots.get(unit).and_then(|x| lock(x).take()) else {
-            return BlockOutcome::Failed(ErrorKind::Invalid);
-        };
-        self.progress.begin_io(s.clock.now());
         let trailed = id.is_some_and(|id| lock(&s.core).index.has_trailer(id));
-        let read = self.read(key, trailed, &mut slot, scratch);
-        drop(slot);
+        self.progress.begin_io(s.clock.now());
+        let read = if s.bounce.on {
+            self.read_bounced(unit, key, trailed, scratch)
+        } else {
+            // the worker has the slot until its I/O has ended, reported or not (I5)
+            match self.take_slot(unit) {
+                Some(mut slot) => self.read(key, trailed, &mut slot, scratch),
+                None => Err(Bad::Failed(io::ErrorKind::TimedOut.into())),
+            }
+        };
         self.progress
             .end_io(s.clock.now(), read.as_ref().map_or(0, |&(n, _)| n as u64));
         match read {
             Ok((_, verified)) => BlockOutcome::Loaded(verified),
-            Err(bad) => self.fail(id, key, &bad),
+            Err(bad) => {
+                if matches!(&bad, Bad::Failed(e) if classify(e).blames_device()) {
+                    self.progress.blame();
+                }
+                self.fail(id, key, &bad)
+            }
         }
     }
 
-    /// Reads the file and compares everything; returns the bytes read.
-    fn read(
+    fn take_slot(&self, unit: usize) -> Option<SlotWrite> {
+        self.slots.get(unit).and_then(|x| lock(x).take())
+    }
+
+    /// Reads into a buffer of the tier. The slot is touched only while the job cannot be given up.
+    fn read_bounced(
         &self,
+        unit: usize,
         key: &Key,
         trailed: bool,
-        slot: &mut SlotWrite,
         scratch: &mut PageBuffer,
-    ) -> Result<(usize, Verified), Bad> {
+    ) -> Result<Good, Bad> {
+        let read = self.shared.bounce.with(|buffer| {
+            let good = self.read(key, trailed, buffer, scratch)?;
+            let copied = self.progress.touch(|| {
+                let mut slot = self.take_slot(unit)?;
+                slot.copy_from_slice(buffer);
+                Some(())
+            });
+            match copied {
+                Ok(Some(())) => Ok(good),
+                Ok(None) => Err(Bad::Failed(io::ErrorKind::TimedOut.into())),
+                Err(e) => Err(Bad::Failed(e)),
+            }
+        });
+        read.unwrap_or_else(|e| Err(Bad::Failed(e)))
+    }
+
+    /// Reads the file and compares everything; returns the bytes read.
+    fn read(&self, key: &Key, trailed: bool, slot: &mut [u8], scratch: &mut PageBuffer) -> Result<Good, Bad> {
         let s = &*self.shared;
         let at = Location::of(key);
         let path = s.leaf_of(&at).join(at.file_name());
@@ -197,6 +229,7 @@ impl LoadRun {
         }
         read.map_err(|e| match classify(&e) {
             IoClass::Gone => Bad::Gone,
+            IoClass::Corrupt => Bad::Corrupt("the file system says that its bytes are lost"),
             _ => Bad::Failed(e),
         })
     }
@@ -216,8 +249,15 @@ impl LoadRun {
             if matches!(bad, Bad::Corrupt(_)) {
                 core.stats.verification_failures += 1;
             }
+            if let Some(id) = id {
+                // its owner finds out for itself
+                core.forget_peer(id);
+            }
             match id.filter(|&id| core.index.state(id) == State::Ready) {
-                Some(id) if matches!(bad, Bad::Failed(_)) => {
+                Some(id)
+                    if matches!(bad, Bad::Failed(_))
+                        || s.params.read_only && matches!(bad, Bad::Corrupt(_)) =>
+                {
                     core.policy.remove(id);
                     core.keep(id, true);
                     None
@@ -240,11 +280,62 @@ impl LoadRun {
 
 impl Work for LoadRun {
     fn run(&self, unit: usize, scratch: &mut PageBuffer) {
-        let outcome = self.load(unit, scratch);
-        self.finish(unit, outcome);
+        let s = &*self.shared;
+        if s.guard.is_tripped() {
+            return self.cancel(unit);
+        }
+        if self.progress.start(unit, s.clock.now()) {
+            let outcome = self.load(unit, scratch);
+            self.finish(unit, outcome);
+        }
     }
 
     fn cancel(&self, unit: usize) {
-        self.finish(unit, BlockOutcome::Failed(ErrorKind::Closed));
+        let kind = if self.shared.guard.is_tripped() {
+            ErrorKind::Unavailable
+        } else {
+            ErrorKind::Closed
+        };
+        self.finish(unit, BlockOutcome::Failed(kind));
+    }
+}
+
+impl Abandon for LoadRun {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// A read into the slot of an engine that does not honour guards is waited for: nothing else protects its memory.
+    fn give_up(&self, now: Instant, kind: ErrorKind, reason: RefuseReason) {
+        let s = &*self.shared;
+        let wait = !s.bounce.on && !s.guard.honours_guards;
+        let Some(g) = self.progress.give_up(now, kind, wait) else {
+            return;
+        };
+        for &(unit, runs) in &g.cut {
+            // a read under way has its slot already, or finds none
+            drop(self.take_slot(unit));
+            let Some(ids) = self.ids.get(unit) else { continue };
+            let mut id = lock(ids);
+            let mut core = lock(&s.core);
+            core.stats.load_failures += 1;
+            if !runs {
+                if let Some(id) = id.take() {
+                    core.unpin(id);
+                }
+            } else if let Some(id) = *id {
+                // its worker unpins it; until it is stored again it is a miss
+                core.forget_peer(id);
+                if core.index.state(id) == State::Ready {
+                    core.policy.remove(id);
+                    core.keep(id, true);
+                }
+            }
+        }
+        s.guard.gave_up(g.hung, g.first, reason);
+        if let Some(job) = g.job {
+            lock(&s.core).stats.loaded_bytes += job.report.bytes;
+            s.end_job(job, now, self.req, &self.fps);
+        }
     }
 }

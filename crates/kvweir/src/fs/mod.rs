@@ -3,27 +3,38 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `settings.rs` | the settings and their checks |
-//! | `open.rs`, `walk.rs`, `lockfile.rs` | opening a root: ownership, survey, sweep, trim, identity |
+//! | `open.rs`, `load_root.rs`, `walk.rs`, `trim.rs`, `whose.rs` | opening a root: joining, journal or survey, sweep, trim, identity |
+//! | `ledger.rs`, `member.rs`, `keep.rs` | who owns how much of a root's bytes; the thread that settles that |
+//! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
 //! | `dirs.rs` | directories: made, counted, removed |
 //! | `shared.rs` | making room and removing files |
 //! | `later.rs` | what the scheduler leaves to the workers |
+//! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
+//! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
+pub mod admin;
 #[cfg(feature = "testing")]
 mod bench;
+mod bounce;
 mod core;
 mod dirs;
+mod guard;
 mod index;
+mod journal;
+mod keep;
 mod later;
 mod layout;
+mod ledger;
 mod load;
-mod lockfile;
+mod load_root;
+mod member;
 mod open;
 mod pins;
 mod probe;
@@ -33,7 +44,10 @@ mod shared;
 mod store;
 mod table;
 mod trailer;
+mod trim;
 mod walk;
+mod watch;
+mod whose;
 
 use std::{
     fmt,
@@ -42,12 +56,13 @@ use std::{
     time::Duration,
 };
 
+pub use bounce::BounceMode;
 pub use settings::{FsSettings, min_bound};
 
 use self::{
     index::BATCH,
+    keep::End,
     load::LoadRun,
-    lockfile::RootLock,
     open::{Opened, Parts},
     probe::Probe,
     shared::Shared,
@@ -70,8 +85,12 @@ use crate::{
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-/// How often shutdown looks whether a trim has ended.
-const TRIMMER_LOOK: Duration = Duration::from_millis(5);
+/// How often a drain looks after deadlines.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// Longest wait, when a tier is opened, for the walk of a root without a journal.
+const OPEN_PATIENCE: Duration = Duration::from_millis(500);
+/// How often shutdown looks whether the keeper has ended.
+const KEEPER_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for I/O that already runs.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -85,6 +104,9 @@ pub struct FsBuilder {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     bell: Arc<Bell>,
+    honours_guards: bool,
+    boot: Option<[u8; 16]>,
+    patience: Duration,
 }
 
 impl FsBuilder {
@@ -98,6 +120,9 @@ impl FsBuilder {
             disk: Arc::new(OsDisk),
             clock: SystemClock::shared(),
             bell: Arc::default(),
+            honours_guards: true,
+            boot: None,
+            patience: OPEN_PATIENCE,
         }
     }
 
@@ -129,11 +154,36 @@ impl FsBuilder {
         self
     }
 
+    /// Whether the engine leaves a slot alone as long as a guard of it exists, also when the job was reported:
+    /// [`Primary`](crate::primary::Primary) does. If not, a load that reads straight into a slot is not reported before
+    /// its I/O has ended, however long that takes; loads through a buffer (`bounce`) and stores are reported at their
+    /// deadline either way.
+    #[must_use]
+    pub fn honours_guards(mut self, yes: bool) -> Self {
+        self.honours_guards = yes;
+        self
+    }
+
+    /// Another id of the machine's current boot than the system's: a journal of another boot is not believed.
+    #[must_use]
+    pub fn boot_id(mut self, id: [u8; 16]) -> Self {
+        self.boot = Some(id);
+        self
+    }
+
+    /// How long opening waits for the walk of a root whose journal cannot be used, half a second unless set. What is
+    /// not found by then is a miss until it is; stores are refused until all is found.
+    #[must_use]
+    pub fn walk_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Opens the root and starts the workers.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for settings or a directory that cannot work, [`ErrorKind::Busy`] when another process
-    /// owns the root (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
+    /// uses the root with another bound (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
     /// files, or the I/O error of the walk.
     pub fn open(self) -> Result<FsTier> {
         let Self {
@@ -144,13 +194,12 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
+            boot,
+            patience,
         } = self;
         let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
-        let Opened {
-            shared,
-            lock,
-            trimmer,
-        } = open::open(Parts {
+        let Opened { shared, keeper } = open::open(Parts {
             name,
             settings,
             ns,
@@ -158,13 +207,15 @@ impl FsBuilder {
             disk,
             clock,
             bell,
+            honours_guards,
+            boot: boot.unwrap_or_else(crate::io::boot_id),
+            patience,
         })?;
         let pool = Pool::start(&thread_name, pool_size)?;
         Ok(FsTier {
             shared,
             pool,
-            trimmer,
-            lock,
+            keeper,
             asked: None,
         })
     }
@@ -185,8 +236,7 @@ impl FsBuilder {
 pub struct FsTier {
     shared: Arc<Shared>,
     pool: Pool,
-    trimmer: Option<JoinHandle<()>>,
-    lock: Option<Arc<RootLock>>,
+    keeper: Option<(JoinHandle<()>, Arc<End>)>,
     /// Who asked last, when, and how many more lookups of it may take that for now. Any other call ends it.
     asked: Option<(RequestId, Instant, usize)>,
 }
@@ -211,7 +261,7 @@ impl FsTier {
         (index + policy + self.shared.dirs.memory_bytes(), keys)
     }
 
-    /// Whether a trim begun at start still runs.
+    /// Whether stores still wait for a walk or trim begun at start.
     pub fn is_trimming(&self) -> bool {
         lock(&self.shared.core).trimming
     }
@@ -240,11 +290,15 @@ impl FsTier {
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let now = s.clock.now();
+        self.look_after(now);
         let mut core = lock(&s.core);
         if core.closed {
             return 0;
         }
         core.expire_leases(now, s.params.pin_ttl);
+        if s.guard.is_tripped() {
+            return 0;
+        }
         let mut hits = 0;
         for (keys, begun) in keys.chunks(BATCH).zip((0..).step_by(BATCH)) {
             for (fp, key) in fps.iter_mut().zip(keys) {
@@ -330,9 +384,10 @@ impl FsTier {
             if p.is_known_miss(fp, s.clock.now()) {
                 return Lookup::Miss;
             }
-            if !p.running.insert(fp) {
+            if p.running.contains_key(&fp) {
                 return Lookup::Retry;
             }
+            p.running.insert(fp, s.clock.now());
         }
         let probe = Arc::new(Probe {
             shared: Arc::clone(s),
@@ -362,24 +417,28 @@ impl Tier for FsTier {
 
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
         let now = self.asked_at(req);
+        self.look_after(now);
         let s = &*self.shared;
         {
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
             core.expire_leases(now, s.params.pin_ttl);
-            // nothing can be loaded after a shutdown, and nobody would release the pin
-            if let Some(id) = core.ready(fp).filter(|_| !core.closed) {
+            // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
+            let away = core.closed || s.guard.is_tripped();
+            if let Some(id) = core.ready(fp).filter(|_| !away) {
                 core.pin_for(req, id, now);
                 core.stats.lookup_hits += 1;
                 return Lookup::Hit;
             }
             // known, but being written, removed or found bad; or the index is the whole truth
-            if s.params.bounded || core.closed || core.index.find(fp).is_some() {
+            if s.params.bounded || away || core.index.find(fp).is_some() {
                 core.stats.lookup_misses += 1;
                 return Lookup::Miss;
             }
         }
         let answer = self.probe(key);
+        // it is asked again when time has passed
+        self.asked = None;
         let stats = &mut lock(&s.core).stats;
         match answer {
             Lookup::Hit => stats.lookup_hits += 1,
@@ -399,6 +458,7 @@ impl Tier for FsTier {
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
         self.asked = None;
+        self.look_after(self.shared.clock.now());
         reports.append(&mut lock(&self.shared.done));
     }
 
@@ -420,11 +480,26 @@ impl Tier for FsTier {
     }
 
     fn has_pending_work(&self) -> bool {
-        !lock(&self.shared.done).is_empty() || self.pool.is_busy()
+        // not what workers do: one that hangs has nothing to report
+        let s = &*self.shared;
+        s.guard.owes_reports() || !lock(&s.done).is_empty() || !lock(&s.probes).running.is_empty()
     }
 
     fn drain(&mut self) {
-        self.pool.drain(DRAIN_PATIENCE);
+        let g = &self.shared.guard;
+        self.pool.cancel_queued(Class::Load);
+        for look in 1u32.. {
+            if self.pool.wait_idle(DRAIN_LOOK) {
+                return;
+            }
+            if DRAIN_LOOK * look > DRAIN_PATIENCE {
+                self.pool.cancel_queued(Class::Store);
+            }
+            self.look_after(self.shared.clock.now());
+            if g.has_hung() && !g.owes_reports() {
+                return;
+            }
+        }
     }
 
     fn shutdown(&mut self) {
@@ -432,25 +507,30 @@ impl Tier for FsTier {
             return;
         }
         lock(&self.shared.core).closed = true;
-        let mut ended = self.pool.stop(SHUTDOWN_PATIENCE);
-        if let Some(t) = self.trimmer.take() {
-            let until = self.shared.clock.now().after(SHUTDOWN_PATIENCE);
-            let rings = self.shared.bell.rings();
-            while !t.is_finished() && self.shared.clock.now() < until {
-                self.shared.bell.wait(rings, TRIMMER_LOOK);
-            }
-            ended &= t.is_finished();
-            if t.is_finished() {
-                let _ = t.join();
-            }
-        }
+        let ended = self.pool.stop(SHUTDOWN_PATIENCE);
+        self.give_all_up();
         lock(&self.shared.core).end_all_requests();
-        if ended {
-            self.lock = None;
-        } else {
-            // whoever owned the root now would race our own writer: it stays locked until this process ends (I1)
+        if !ended {
+            // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
             tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
-            std::mem::forget(self.lock.take());
+        }
+        if let Some((thread, end)) = self.keeper.take() {
+            if ended {
+                end.leave();
+            } else {
+                end.keep();
+            }
+            self.shared.keeper.ring();
+            let pause = Bell::default();
+            // by the waits themselves: the clock may stand still
+            let mut looks = SHUTDOWN_PATIENCE.as_millis() / KEEPER_LOOK.as_millis();
+            while !thread.is_finished() && looks > 0 {
+                pause.wait(pause.rings(), KEEPER_LOOK);
+                looks -= 1;
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
     }
 
@@ -458,6 +538,7 @@ impl Tier for FsTier {
         let s = &*self.shared;
         let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
+        s.guard.fill(&mut t);
         t
     }
 }

@@ -1,55 +1,71 @@
-//! Opening a root: check, lock, walk, index oldest first, trim to the bound in one pass, write what identifies the
-//! namespace. A large trim goes on in the background; until it ends no store is admitted above the bound.
+//! Opening a root: check, join, hand over to the keeper, which loads, trims and writes what identifies the namespace.
+//! What is quickly done is done before the tier opens; a walk or a large trim goes on while it serves. Until it ends
+//! no store is admitted.
 
 use std::{
-    collections::HashSet,
     io,
     path::Path,
     sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Condvar, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, weight},
     dirs::Dirs,
-    index::{Index, Shelf, State},
-    lockfile::{RootLock, host_name, unusable},
+    guard::Guard,
+    index::Index,
+    keep::{End, Keeper},
+    layout::first_temp,
+    member::{Joined, Joiner, Member, join},
     progress::Meter,
     settings::FsSettings,
     shared::{Params, Shared},
-    walk::{Survey, Walk},
+    whose::unusable,
 };
 use crate::{
     budget::Budget,
     clock::Clock,
     error::{Error, ErrorKind, IoClass, Result, classify},
-    events::{EventLog, Medium},
-    evict::RequestTag,
+    events::{EventLog, Locality, Medium},
     io::{
         Disk,
         disk::{FileKind, OpenMode, read_full, write_full},
-        pool::usable_cpus,
     },
     metrics::EvictReason,
     namespace::Namespace,
-    sync::{Bell, lock},
+    sync::{Bell, lock, wait_while},
 };
 
 /// Trims of at most this many blocks are done before the tier opens.
-const TRIM_AT_ONCE: usize = 2000;
-/// Victims chosen under one hold of the lock.
-const TRIM_BATCH: u64 = 256;
+pub(crate) const TRIM_AT_ONCE: u64 = 2000;
 /// What names a namespace's identity, in the directory of its configuration.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// A root that is open.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) lock: Option<Arc<RootLock>>,
-    pub(crate) trimmer: Option<JoinHandle<()>>,
+    pub(crate) keeper: Option<(JoinHandle<()>, Arc<End>)>,
+}
+
+/// How far the keeper is.
+#[derive(Debug, Default)]
+pub(crate) enum Phase {
+    /// What is there is being read.
+    #[default]
+    Loading,
+    /// There is no journal to be believed: the tree is being walked.
+    Walking,
+    /// All is known; what is above the bound is being removed.
+    Trimming,
+    /// Stores are taken.
+    Open,
+    /// It cannot be opened; the error, until somebody took it.
+    Failed(Option<Error>),
 }
 
 /// What the builder brings in.
@@ -61,6 +77,9 @@ pub(crate) struct Parts {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) honours_guards: bool,
+    pub(crate) boot: [u8; 16],
+    pub(crate) patience: Duration,
 }
 
 /// Opens the root of `parts`.
@@ -73,64 +92,67 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         disk,
         clock,
         bell,
+        honours_guards,
+        boot,
+        patience,
     } = parts;
     settings.validate(block_len)?;
     let began = clock.now();
     let root = settings.root.clone();
-    make_root(&*disk, &root)?;
+    make_root(&*disk, &root, settings.read_only)?;
     let space = disk
         .space(&root)
         .map_err(|e| Error::io("ask for space", root.display(), e))?;
-    let bounded = settings.max_bytes.is_some();
-    let root_lock = if bounded {
-        Some(Arc::new(RootLock::acquire(&*disk, &root)?))
-    } else {
-        None
-    };
-    if let Some(l) = root_lock.as_ref().filter(|l| l.has_content()) {
-        // in place: costs nothing
-        l.name_holder(std::process::id(), &host_name())
-            .map_err(|e| unusable(&*disk, &root, e))?;
-    }
-    let dirs = Dirs::new();
-    let (survey, namespaces) = if bounded {
-        let walk = Walk {
-            disk: &*disk,
+    let nonce = nonce(&*clock, &root);
+    let joined = match settings.max_bytes.filter(|_| !settings.read_only) {
+        Some(bound) => Some(join(&Joiner {
+            disk: &disk,
             root: &root,
-            own: ns.dir(),
-            block_len: block_len as u64,
-            fs_block: space.block,
-            want_keys: settings.events,
-            threads: (usable_cpus() * 2).clamp(2, 16),
-        };
-        walk.run(&dirs)?
-    } else {
-        tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
-        (Survey::default(), vec![root.join(ns.dir())])
+            bound,
+            seed: ns.seed(),
+            boot,
+            nonce,
+        })?),
+        None => {
+            if !settings.read_only {
+                tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
+            }
+            None
+        }
     };
     let mut core = Core::new(
         Index::new(settings.events),
         settings
             .policy
             .build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
-        Budget::new(settings.max_bytes),
+        // nothing until it is known what is there
+        Budget::new(settings.max_bytes.map(|_| 0)),
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
-    fill(&mut core, survey);
+    core.root_bound = settings.max_bytes;
+    core.trimming = joined.is_some();
+    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
+    let guard = Guard::new(&settings, honours_guards, began);
     let params = Params {
         name,
         root,
         block_len,
         verify: settings.verify,
-        bounded,
+        bounded: joined.is_some(),
+        read_only: settings.read_only,
         min_free: settings.min_free_bytes,
         locality: settings.locality,
         pin_ttl: settings.pin_ttl,
         miss_ttl: settings.miss_ttl,
         fs_block: space.block,
+        keep_keys: settings.events,
     };
     // unlike those of any other process and of our own last life
-    let first_temp = u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20;
+    let first = match &joined {
+        Some(j) => first_temp(j.member.number, j.member.incarnation),
+        None => u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20,
+    };
+    let own = params.root.join(ns.dir());
     let shared = Arc::new(Shared {
         params,
         ns,
@@ -138,38 +160,102 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         clock,
         core: Mutex::new(core),
         settled: Condvar::new(),
-        dirs,
+        dirs: Dirs::new(),
         meter: Arc::new(Meter::default()),
-        namespaces,
+        namespaces: Mutex::new(vec![own.clone()]),
+        own,
+        journal: OnceLock::new(),
+        keeper: Bell::default(),
+        phase: Mutex::default(),
+        phase_changed: Condvar::new(),
         done: Mutex::default(),
         bell,
         direct: AtomicBool::new(settings.direct),
         stop: AtomicBool::new(false),
-        temp_counter: AtomicU64::new(first_temp),
+        temp_counter: AtomicU64::new(first),
+        nonces: AtomicU64::new(nonce),
         probes: Mutex::default(),
+        guard,
+        bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
-    let trimmer = trim_or_spawn(&shared, root_lock.as_ref())?;
+    if shared.params.read_only {
+        recognise(&shared)?;
+    }
+    let keeper = joined.map(|j| keep(&shared, j)).transpose()?;
+    if keeper.is_some()
+        && let Some(e) = wait_open(&shared, patience)
+    {
+        if let Some((thread, end)) = keeper {
+            end.leave();
+            shared.keeper.ring();
+            let _ = thread.join();
+        }
+        return Err(e);
+    }
+    let seconds = shared.clock.now().since(began).as_secs_f64();
     {
         let mut core = lock(&shared.core);
-        core.stats.startup_seconds = shared.clock.now().since(began).as_secs_f64();
+        core.stats.startup_seconds = seconds;
         let s = &core.stats;
         tracing::info!(
             tier = %shared.params.name, root = %shared.params.root.display(), bound_bytes = settings.max_bytes,
             recovered = s.recovered_blocks, swept = s.swept_files, foreign = s.foreign_files,
-            resident_bytes = core.budget.resident(), seconds = s.startup_seconds, "tier is open"
+            resident_bytes = core.budget.resident(), seconds, "tier is open"
         );
     }
-    Ok(Opened {
-        shared,
-        lock: root_lock,
-        trimmer,
-    })
+    Ok(Opened { shared, keeper })
+}
+
+/// Starts the keeper.
+fn keep(shared: &Arc<Shared>, j: Joined) -> Result<(JoinHandle<()>, Arc<End>)> {
+    let end = Arc::new(End::default());
+    let keeper = Keeper {
+        shared: Arc::clone(shared),
+        member: j.member,
+        start: j.start,
+        alone: j.alone,
+        end: Arc::clone(&end),
+        followers: Default::default(),
+        dead: Default::default(),
+        unusable: Default::default(),
+        compact_at: 0,
+        compact_now: false,
+    };
+    let thread = std::thread::Builder::new()
+        .name("kvweir-keeper".into())
+        .spawn(move || keeper.run())
+        .map_err(|e| Error::io("start the keeper", "thread", e))?;
+    Ok((thread, end))
+}
+
+/// Waits until the root is loaded, or a walk has taken `patience`, or a large trim begins. Returns why it failed.
+fn wait_open(shared: &Shared, patience: Duration) -> Option<Error> {
+    let loading = |p: &mut Phase| matches!(p, Phase::Loading);
+    let mut phase = lock(&shared.phase);
+    while loading(&mut phase) {
+        phase = wait_while(&shared.phase_changed, phase, Duration::from_secs(1), loading);
+    }
+    let walking = |p: &mut Phase| matches!(p, Phase::Walking);
+    phase = wait_while(&shared.phase_changed, phase, patience, walking);
+    match &mut *phase {
+        Phase::Failed(e) => e.take(),
+        _ => None,
+    }
+}
+
+/// A number unlike others that this process and others give out.
+fn nonce(clock: &dyn Clock, root: &Path) -> u64 {
+    let mut bytes = root.as_os_str().as_encoded_bytes().to_vec();
+    bytes.extend(clock.unix_seconds().to_le_bytes());
+    bytes.extend(clock.now().as_nanos().to_le_bytes());
+    bytes.extend(std::process::id().to_le_bytes());
+    xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
 /// Makes the root if its parent exists, and refuses what cannot be one.
-fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
+fn make_root(disk: &dyn Disk, root: &Path, read_only: bool) -> Result<()> {
     match disk.stat(root) {
         Ok(s) if s.kind == FileKind::Dir => Ok(()),
         // the user's own link to a directory is the user's choice
@@ -177,6 +263,10 @@ fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
         Ok(_) => Err(Error::invalid(
             "open root",
             format!("root {} is a file; it must be a directory", root.display()),
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && read_only => Err(Error::invalid(
+            "open root",
+            format!("{} does not exist, and read_only makes nothing", root.display()),
         )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create_dir(root).map_err(|e| {
             let parent = root.parent().unwrap_or(root);
@@ -192,127 +282,18 @@ fn make_root(disk: &dyn Disk, root: &Path) -> Result<()> {
     }
 }
 
-/// Puts what the walk found into index, policy and budget, oldest first.
-fn fill(core: &mut Core, mut survey: Survey) {
-    survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
-    core.budget.add_resident(survey.other_bytes + survey.dir_bytes);
-    core.stats.swept_files = survey.swept;
-    core.stats.foreign_files = survey.foreign_files;
-    for b in &survey.blocks {
-        core.budget.add_resident(b.cost);
-        let state = if b.bad { State::Bad } else { State::Ready };
-        let shelf = core.index.shelf_id(Shelf {
-            namespace: b.namespace,
-            leaf: b.leaf,
-        });
-        let Some(id) = shelf.and_then(|s| core.index.insert(b.fp, s, b.fan, state, b.cost)) else {
-            // more kinds of leaves than an index can name: counted, not served
-            core.stats.foreign_files += 1;
-            continue;
-        };
-        core.index.set_has_trailer(id, b.trailer);
-        core.index
-            .set_written_at(id, u64::try_from(b.mtime_ns / 1_000_000_000).unwrap_or(0));
-        if let Some(k) = &b.key {
-            core.index.set_key(id, k);
-            if !b.bad {
-                core.events.stored(k);
-            }
-        }
-        core.policy.insert(
-            id,
-            b.fp,
-            u32::try_from(weight(b.cost)).unwrap_or(u32::MAX),
-            RequestTag::NONE,
-        );
-        core.stats.blocks += u64::from(!b.bad);
-        core.stats.recovered_blocks += u64::from(!b.bad && b.namespace == 0);
-    }
-}
-
-/// Brings the root below its bound, here if little is to do, else in a thread of its own.
-fn trim_or_spawn(shared: &Arc<Shared>, root_lock: Option<&Arc<RootLock>>) -> Result<Option<JoinHandle<()>>> {
-    let (excess, blocks, bytes) = {
-        let core = lock(&shared.core);
-        (core.budget.excess(), core.stats.blocks, core.budget.resident())
-    };
-    let average = bytes / blocks.max(1);
-    if excess == 0 || excess / average.max(1) <= TRIM_AT_ONCE as u64 {
-        trim(shared);
-        return identify(shared, root_lock.map(AsRef::as_ref)).map(|()| None);
-    }
-    lock(&shared.core).trimming = true;
-    let (shared, root_lock) = (Arc::clone(shared), root_lock.cloned());
-    let work = move || {
-        trim(&shared);
-        lock(&shared.core).trimming = false;
-        if shared.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Err(error) = identify(&shared, root_lock.as_deref()) {
-            tracing::error!(%error, "the namespace's directory cannot be made; stores will fail");
-        }
-    };
-    std::thread::Builder::new()
-        .name("kvweir-trim".into())
-        .spawn(work)
-        .map(Some)
-        .map_err(|e| Error::io("start trimmer", "thread", e))
-}
-
-/// Evicts oldest first until the root is within its bound; each candidate is tried once.
-fn trim(shared: &Shared) {
-    let began = shared.clock.now();
-    let (mut tried, mut stuck) = (HashSet::<u32>::new(), 0u64);
-    let mut batch = Vec::new();
-    while !shared.stop.load(Ordering::Relaxed) {
-        {
-            let mut core = lock(&shared.core);
-            let excess = core.budget.excess();
-            if excess == 0 {
-                break;
-            }
-            let step = (core.budget.resident() / core.stats.blocks.max(1)).saturating_mul(TRIM_BATCH);
-            let now = shared.clock.now();
-            let mut want = excess.min(step.max(1));
-            // near the end of what can be evicted, take what there is
-            while want > 0 && !core.choose_victims(want, now, &mut batch) {
-                want /= 2;
-            }
-        }
-        // files that could not be removed come round again after a while: not in this trim
-        if batch.iter().all(|v| tried.contains(&v.id)) {
-            let mut core = lock(&shared.core);
-            batch.drain(..).for_each(|v| core.keep(v.id, false));
-            break;
-        }
-        for v in batch.drain(..) {
-            if shared.stop.load(Ordering::Relaxed) {
-                lock(&shared.core).keep(v.id, false);
-                continue;
-            }
-            let failures = lock(&shared.core).stats.unlink_failures;
-            tried.insert(v.id);
-            shared.remove_victim(&v, EvictReason::Trim, false);
-            stuck += u64::from(lock(&shared.core).stats.unlink_failures > failures);
-        }
-    }
-    let mut core = lock(&shared.core);
-    core.stats.trim_candidates = tried.len() as u64;
-    if !tried.is_empty() {
-        let seconds = shared.clock.now().since(began).as_secs_f64();
-        tracing::info!(
-            tier = %shared.params.name, tried = tried.len(), stuck, seconds,
-            excess_bytes = core.budget.excess(), "trimmed to the bound"
-        );
-    }
-}
-
-/// Makes the namespace's directory, writes its `config.json` and the lock's holder, all within the bound; refuses a
-/// directory that another identity wrote.
-fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
+/// Makes the namespace's directory and writes its `config.json`, within the bound; refuses a directory that another
+/// identity wrote. What is not a member's own passes from its lease to the common bytes, before it is made.
+pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     let (disk, root) = (&*shared.disk, &shared.params.root);
-    let cost = shared.params.fs_block * 16;
+    let cost = shared.params.fs_block * 12;
+    let config_dir = root.join(shared.ns.config_dir());
+    let config = config_dir.join(CONFIG_FILE);
+    let own_is_new = disk.stat(shared.own_dir()).is_err();
+    if !own_is_new && disk.stat(&config).is_ok() {
+        count_own(shared);
+        return answer(shared, same_identity(disk, &config, shared.ns.config()));
+    }
     let granted = shared.make_room(cost, EvictReason::Trim).map_err(|no| {
         Error::new(
             ErrorKind::Full,
@@ -320,19 +301,7 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
             format!("no room within the bound for {cost} bytes: {}", no.0.as_str()),
         )
     })?;
-    let config_dir = root.join(shared.ns.config_dir());
-    let config = config_dir.join(CONFIG_FILE);
-    let mut touched = vec![
-        root.clone(),
-        config_dir.clone(),
-        config.clone(),
-        root.join(super::lockfile::LOCK_FILE),
-    ];
-    // one that is there was counted by the walk, and stores may make it grow meanwhile
-    let own_is_new = disk.stat(shared.own_dir()).is_err();
-    if own_is_new {
-        touched.push(shared.own_dir().to_owned());
-    }
+    let touched = [root.clone(), config_dir.clone(), config.clone()];
     let measure = || {
         touched
             .iter()
@@ -340,10 +309,8 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
             .sum::<u64>()
     };
     let before = measure();
+    pass(shared, member, i64::try_from(cost).unwrap_or(0), granted)?;
     let done = (|| {
-        if let Some(l) = root_lock.filter(|l| !l.has_content()) {
-            l.name_holder(std::process::id(), &host_name())?;
-        }
         for d in [shared.own_dir(), &config_dir] {
             match disk.create_dir(d) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -358,15 +325,52 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
             Err(e) => Err(e),
         }
     })();
-    if own_is_new && let Ok(s) = disk.stat(shared.own_dir()) {
-        shared.dirs.found_top(0, s.allocated);
+    let grown = measure().saturating_sub(before);
+    pass(
+        shared,
+        member,
+        i64::try_from(grown).unwrap_or(0) - i64::try_from(cost).unwrap_or(0),
+        0,
+    )?;
+    count_own(shared);
+    answer(shared, done)
+}
+
+/// Counts our namespace's own directory, unless it is counted.
+fn count_own(shared: &Shared) {
+    if let Ok(st) = shared.disk.stat(shared.own_dir()) {
+        let new = shared.dirs.also_top(0, st.allocated);
+        lock(&shared.core).budget.add_resident(new);
     }
-    {
-        let now = measure();
+}
+
+/// Passes bytes from this member's lease to the common ones; `reserved` of them were reserved.
+fn pass(shared: &Shared, member: &Member, bytes: i64, reserved: u64) -> Result<()> {
+    let moved = |n: u64, by: i64| n.saturating_add_signed(by);
+    let done = member.change_within(super::member::OPEN_PATIENCE, |p| {
+        p.head.common = moved(p.head.common, bytes);
+        if let Some(Some(e)) = p.member_mut(member.number) {
+            e.lease = moved(e.lease, -bytes);
+        }
         let mut core = lock(&shared.core);
-        core.budget.release(granted);
-        core.budget.change(before, now);
+        core.common = p.head.common;
+        core.budget.release(reserved);
+        let bound = core.budget.bound().unwrap_or(0);
+        core.budget.set_bound(Some(moved(bound, -bytes)));
+    });
+    match done {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => Err(Error::new(
+            ErrorKind::Busy,
+            "open root",
+            "the ledger is held by somebody who does not let go",
+        )),
+        Err(e) => Err(Error::io("write the ledger", shared.params.root.display(), e)),
     }
+}
+
+fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
+    let (disk, root) = (&*shared.disk, &shared.params.root);
     match done {
         // stores will be refused; what is there can be served
         Err(error) if classify(&error) == IoClass::Full => {
@@ -375,6 +379,16 @@ fn identify(shared: &Shared, root_lock: Option<&RootLock>) -> Result<()> {
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
         r => r.map_err(|e| unusable(disk, root, e)),
+    }
+}
+
+/// What [`identify`] checks, without making anything.
+fn recognise(shared: &Shared) -> Result<()> {
+    let config = shared.params.root.join(shared.ns.config_dir()).join(CONFIG_FILE);
+    match same_identity(&*shared.disk, &config, shared.ns.config()) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
+        _ => Ok(()),
     }
 }
 

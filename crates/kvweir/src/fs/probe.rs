@@ -2,10 +2,7 @@
 //! that the index does not know is looked for on disk, by a worker; the scheduler asks again and gets the answer,
 //! which is remembered (a hit in the index, a miss for a short time).
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use foldhash::fast::FixedState;
 
@@ -29,7 +26,8 @@ const MAX_MISSES: usize = 1 << 16;
 /// Probes under way and misses remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    pub(crate) running: HashSet<Fingerprint, FixedState>,
+    /// Since when each is looked for.
+    pub(crate) running: HashMap<Fingerprint, Instant, FixedState>,
     misses: HashMap<Fingerprint, Instant, FixedState>,
 }
 
@@ -44,6 +42,11 @@ impl Probes {
             }
             None => false,
         }
+    }
+
+    /// When the oldest probe under way began.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.running.values().min().copied()
     }
 
     fn miss(&mut self, fp: Fingerprint, now: Instant, until: Instant) {

@@ -1,14 +1,19 @@
-//! How far a job is: outcomes of its blocks and its share of the device's time. While `n` jobs have I/O under way,
-//! each is charged an n-th of the time that passes, so that the shares of all jobs add up to the time the device
-//! was busy, and neither polling nor neighbours make a healthy device look slow (I9).
+//! How far a job is: outcomes of its blocks, operations under way, and its share of the device's time. While `n` jobs
+//! have I/O under way, each is charged an n-th of the time that passes, so that the shares of all jobs add up to the
+//! time the device was busy, and neither polling nor neighbours make a healthy device look slow (I9).
+//!
+//! Whether a job was reported is decided here, under one lock: a worker that comes back late learns that it may
+//! neither touch the caller's memory nor publish (I4, I5).
 
 use std::{
+    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use crate::{
     clock::Instant,
+    error::ErrorKind,
     sync::lock,
     tier::{BlockOutcome, Direction, JobId, Report},
 };
@@ -36,10 +41,62 @@ impl Meter {
     }
 }
 
+/// What a job's end says about the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing: no I/O, or some of it failed.
+    Nothing,
+    /// It moved blocks.
+    Good,
+    /// It moved none, and at least one error speaks against it.
+    Bad,
+}
+
+/// A job that ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) report: Report,
+    pub(crate) verdict: Verdict,
+}
+
+/// A unit that ended: the job with it, if it was the last one.
+#[derive(Debug, Default)]
+pub(crate) struct UnitEnd {
+    pub(crate) job: Option<Ended>,
+    /// Its I/O had been given up.
+    pub(crate) was_hung: bool,
+}
+
+/// What giving a job up came to.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    /// Units that failed with it, and whether an operation on each still runs.
+    pub(crate) cut: Vec<(usize, bool)>,
+    /// Operations that hang and were not known to.
+    pub(crate) hung: u64,
+    /// Whether this was the first time.
+    pub(crate) first: bool,
+    pub(crate) job: Option<Ended>,
+}
+
+/// An operation under way.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    unit: usize,
+    since: Instant,
+    hung: bool,
+}
+
 #[derive(Debug)]
 struct Inner {
     outcomes: Vec<Option<BlockOutcome>>,
     remaining: usize,
+    running: Vec<Running>,
+    /// Workers that are in the caller's memory, which takes no I/O.
+    touching: usize,
+    given_up: bool,
+    good: bool,
+    blamed: bool,
     active: usize,
     active_since: f64,
     first_io: Option<Instant>,
@@ -68,6 +125,11 @@ impl Progress {
         let inner = Inner {
             outcomes: vec![None; blocks],
             remaining: blocks,
+            running: Vec::new(),
+            touching: 0,
+            given_up: false,
+            good: false,
+            blamed: false,
             active: 0,
             active_since: 0.0,
             first_io: None,
@@ -83,9 +145,88 @@ impl Progress {
         }
     }
 
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// A worker begins with `unit`; `false`: its outcome was told already.
+    pub(crate) fn start(&self, unit: usize, now: Instant) -> bool {
+        let mut p = lock(&self.inner);
+        let open = p.is_open(unit);
+        if open {
+            let hung = false;
+            p.running.push(Running {
+                unit,
+                since: now,
+                hung,
+            });
+        }
+        open
+    }
+
+    /// Nobody works on `unit` any more; another job will tell its outcome.
+    pub(crate) fn leave(&self, unit: usize) -> UnitEnd {
+        UnitEnd {
+            job: None,
+            was_hung: lock(&self.inner).stop(unit),
+        }
+    }
+
+    /// Whether the outcome of `unit` was not told yet.
+    pub(crate) fn is_open(&self, unit: usize) -> bool {
+        lock(&self.inner).is_open(unit)
+    }
+
+    /// Whether an operation is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        !lock(&self.inner).running.is_empty()
+    }
+
+    /// Whether the job was reported.
+    pub(crate) fn is_reported(&self) -> bool {
+        lock(&self.inner).remaining == 0
+    }
+
+    /// Goes on unless the job was reported.
+    ///
+    /// # Errors
+    /// `TimedOut`: it was.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.is_reported() {
+            return Err(too_late());
+        }
+        Ok(())
+    }
+
+    /// Calls `f`, which uses the caller's memory and does no I/O; until it returns the job is not reported.
+    ///
+    /// # Errors
+    /// `TimedOut`: the job was reported before, `f` was not called.
+    pub(crate) fn touch<R>(&self, f: impl FnOnce() -> R) -> io::Result<R> {
+        /// Also when `f` panics.
+        struct Leave<'a>(&'a Progress);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                lock(&self.0.inner).touching -= 1;
+            }
+        }
+        {
+            let mut p = lock(&self.inner);
+            if p.remaining == 0 {
+                return Err(too_late());
+            }
+            p.touching += 1;
+        }
+        let _leave = Leave(self);
+        Ok(f())
+    }
+
     /// An I/O of the job begins.
     pub(crate) fn begin_io(&self, now: Instant) {
         let mut p = lock(&self.inner);
+        if p.remaining == 0 {
+            return;
+        }
         if p.active == 0 {
             p.active_since = self.meter.advance(now, 1);
         }
@@ -96,34 +237,118 @@ impl Progress {
     /// An I/O of the job ended after moving `bytes`.
     pub(crate) fn end_io(&self, now: Instant, bytes: u64) {
         let mut p = lock(&self.inner);
-        p.active = p.active.saturating_sub(1);
+        if p.active == 0 {
+            // charged when the job was given up
+            return;
+        }
+        p.active -= 1;
         if p.active == 0 {
             p.device_seconds += self.meter.advance(now, -1) - p.active_since;
         }
         p.bytes += bytes;
     }
 
-    /// Notes the outcome of a block, the first one told. Returns the report when it was the last block.
-    pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) -> Option<Report> {
+    /// An error of this job speaks against the device.
+    pub(crate) fn blame(&self) {
+        lock(&self.inner).blamed = true;
+    }
+
+    /// Notes the outcome of a block, the first one told. The last block's brings the report.
+    pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) -> UnitEnd {
         let mut p = lock(&self.inner);
-        let slot = p.outcomes.get_mut(unit)?;
-        if slot.is_some() {
-            return None;
-        }
+        let was_hung = p.stop(unit);
+        let Some(slot) = p.outcomes.get_mut(unit).filter(|o| o.is_none()) else {
+            return UnitEnd { job: None, was_hung };
+        };
         *slot = Some(outcome);
+        p.good |= matches!(outcome, BlockOutcome::Stored | BlockOutcome::Loaded(_));
         p.remaining -= 1;
-        if p.remaining > 0 {
+        let job = (p.remaining == 0).then(|| self.end(&mut p));
+        UnitEnd { job, was_hung }
+    }
+
+    /// Whether an operation has run for `timeout`, or nothing of the job runs and nothing in the tier has ended for
+    /// that long (`last_end`) while it waited.
+    pub(crate) fn is_overdue(&self, now: Instant, timeout: Duration, last_end: Instant) -> bool {
+        let p = lock(&self.inner);
+        let since = match p.running.iter().map(|r| r.since).min() {
+            Some(oldest) => oldest,
+            None => self.submitted.max(last_end),
+        };
+        p.remaining > 0 && now.since(since) >= timeout
+    }
+
+    /// Fails what was not told yet with `kind`; with `wait`, not the blocks on which an operation runs. `None`: a
+    /// worker is in the caller's memory at this moment, or the job was reported.
+    pub(crate) fn give_up(&self, now: Instant, kind: ErrorKind, wait: bool) -> Option<GivenUp> {
+        let mut p = lock(&self.inner);
+        if p.remaining == 0 || p.touching > 0 {
             return None;
         }
-        Some(Report {
+        let mut cut = Vec::new();
+        let Inner {
+            outcomes, running, ..
+        } = &mut *p;
+        for (unit, o) in outcomes.iter_mut().enumerate().filter(|(_, o)| o.is_none()) {
+            let runs = running.iter().any(|r| r.unit == unit);
+            if !(runs && wait) {
+                *o = Some(BlockOutcome::Failed(kind));
+                cut.push((unit, runs));
+            }
+        }
+        let hung = running.iter().filter(|r| !r.hung).count() as u64;
+        running.iter_mut().for_each(|r| r.hung = true);
+        p.remaining -= cut.len();
+        let first = !std::mem::replace(&mut p.given_up, true);
+        let job = (p.remaining == 0).then(|| {
+            if std::mem::take(&mut p.active) > 0 {
+                p.device_seconds += self.meter.advance(now, -1) - p.active_since;
+            }
+            self.end(&mut p)
+        });
+        Some(GivenUp {
+            cut,
+            hung,
+            first,
+            job,
+        })
+    }
+
+    fn end(&self, p: &mut Inner) -> Ended {
+        let report = Report {
             id: self.id,
             direction: self.direction,
             blocks: std::mem::take(&mut p.outcomes).into_iter().flatten().collect(),
             bytes: p.bytes,
             device_time: Duration::from_secs_f64(p.device_seconds.max(0.0)),
             queue_time: p.first_io.map_or(Duration::ZERO, |t| t.since(self.submitted)),
-        })
+        };
+        let verdict = match (p.good, p.blamed) {
+            (true, false) => Verdict::Good,
+            (false, true) => Verdict::Bad,
+            _ => Verdict::Nothing,
+        };
+        Ended { report, verdict }
     }
+}
+
+impl Inner {
+    fn is_open(&self, unit: usize) -> bool {
+        self.outcomes.get(unit).is_some_and(Option::is_none)
+    }
+
+    /// The operation on `unit` ended; returns whether it was given up before.
+    fn stop(&mut self, unit: usize) -> bool {
+        let at = self.running.iter().position(|r| r.unit == unit);
+        at.is_some_and(|at| self.running.swap_remove(at).hung)
+    }
+}
+
+fn too_late() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "its job was given up before; what it brought is dropped",
+    )
 }
 
 #[cfg(test)]
@@ -141,17 +366,17 @@ mod tests {
         p.begin_io(at(160));
         p.end_io(at(170), 10);
         p.end_io(at(200), 10);
-        assert!(p.finish(0, BlockOutcome::Stored).is_none());
-        assert!(p.finish(1, BlockOutcome::Stored).is_none());
+        assert!(p.finish(0, BlockOutcome::Stored).job.is_none());
+        assert!(p.finish(1, BlockOutcome::Stored).job.is_none());
         p.begin_io(at(1000));
         p.end_io(at(1005), 5);
-        let r = p.finish(2, BlockOutcome::Present).unwrap();
+        let r = p.finish(2, BlockOutcome::Present).job.unwrap().report;
         assert_eq!(
             (r.device_time, r.queue_time, r.bytes),
             (Duration::from_micros(55), Duration::from_micros(50), 25)
         );
         assert!(
-            p.finish(2, BlockOutcome::Stored).is_none(),
+            p.finish(2, BlockOutcome::Stored).job.is_none(),
             "a block is told once"
         );
     }
@@ -165,8 +390,74 @@ mod tests {
         jobs.iter().for_each(|j| j.begin_io(at(0)));
         jobs.iter().for_each(|j| j.end_io(at(4000), 1));
         for j in &jobs {
-            let r = j.finish(0, BlockOutcome::Stored).unwrap();
+            let r = j.finish(0, BlockOutcome::Stored).job.unwrap().report;
             assert_eq!(r.device_time, Duration::from_millis(1));
         }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn at_s(s: u64) -> Instant {
+        at(s * 1_000_000)
+    }
+
+    #[test]
+    fn a_job_is_overdue_by_its_oldest_operation_or_by_waiting_while_nothing_ends() {
+        let p = Progress::new(JobId(1), Direction::Load, 2, at_s(10), &Arc::default());
+        assert!(!p.is_overdue(at_s(10), LIMIT, at_s(0)));
+        assert!(
+            p.is_overdue(at_s(11), LIMIT, at_s(0)),
+            "it waits and nothing ends"
+        );
+        assert!(
+            !p.is_overdue(at_s(11), LIMIT, at_s(11)),
+            "others end: it waits for its turn"
+        );
+        assert!(p.start(0, at_s(20)));
+        assert!(!p.is_overdue(at_s(20), LIMIT, at_s(0)));
+        assert!(p.is_overdue(at_s(21), LIMIT, at_s(21)), "its own operation hangs");
+        p.finish(0, BlockOutcome::Failed(ErrorKind::Busy));
+        p.finish(1, BlockOutcome::Failed(ErrorKind::Busy));
+        assert!(!p.is_overdue(at_s(99), LIMIT, at_s(0)), "it was reported");
+    }
+
+    #[test]
+    fn a_job_given_up_is_reported_once_and_what_comes_late_is_told_so() {
+        let p = Progress::new(JobId(1), Direction::Store, 3, at_s(0), &Arc::default());
+        p.finish(0, BlockOutcome::Stored);
+        assert!(p.start(1, at_s(0)));
+        p.begin_io(at_s(0));
+        let g = p.give_up(at_s(1), ErrorKind::Unavailable, false).unwrap();
+        assert_eq!((g.cut, g.hung, g.first), (vec![(1, true), (2, false)], 1, true));
+        let r = g.job.unwrap().report;
+        let lost = BlockOutcome::Failed(ErrorKind::Unavailable);
+        assert_eq!(r.blocks, [BlockOutcome::Stored, lost, lost]);
+        assert_eq!(r.device_time, LIMIT);
+        assert!(p.give_up(at_s(2), ErrorKind::Unavailable, false).is_none());
+        assert!(!p.start(2, at_s(2)) && p.check().is_err() && p.touch(|| ()).is_err());
+        p.end_io(at_s(3), 100);
+        let end = p.finish(1, BlockOutcome::Stored);
+        assert!(end.job.is_none() && end.was_hung);
+    }
+
+    #[test]
+    fn a_job_whose_memory_nothing_else_protects_waits_for_its_io_and_fails_the_rest() {
+        let p = Progress::new(JobId(1), Direction::Load, 2, at_s(0), &Arc::default());
+        assert!(p.start(0, at_s(0)));
+        let g = p.give_up(at_s(1), ErrorKind::Unavailable, true).unwrap();
+        assert_eq!((g.cut, g.hung), (vec![(1, false)], 1));
+        assert!(g.job.is_none() && !p.start(1, at_s(1)));
+        let g = p.give_up(at_s(2), ErrorKind::Unavailable, true).unwrap();
+        assert!(!g.first && g.hung == 0 && g.cut.is_empty());
+        let end = p.finish(0, BlockOutcome::Loaded(crate::tier::Verified::Checksum));
+        assert!(end.was_hung && end.job.unwrap().report.blocks[0].is_ok());
+    }
+
+    #[test]
+    fn no_report_comes_while_a_worker_is_in_the_callers_memory() {
+        let p = Progress::new(JobId(1), Direction::Load, 1, at_s(0), &Arc::default());
+        let within = p.touch(|| p.give_up(at_s(9), ErrorKind::Unavailable, false).is_none());
+        assert!(within.unwrap());
+        assert!(p.give_up(at_s(9), ErrorKind::Unavailable, false).is_some());
     }
 }

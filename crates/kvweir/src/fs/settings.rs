@@ -2,17 +2,18 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::shared::write_cost;
+use super::{bounce::BounceMode, shared::write_cost};
 use crate::{
     error::{Error, Result},
     events::Locality,
     evict::PolicyKind,
     io::pool::PoolSize,
+    pressure::BreakerSettings,
 };
 
-/// Bytes that every bounded root needs beside its blocks: its own directory, the lock file, `config.json`, and the
-/// namespace's directories, with room to grow.
-const FIXED_BYTES: u64 = 64 * 1024;
+/// Bytes that every bounded root needs beside its blocks: its own directory, ledger and journal with a snapshot,
+/// `config.json`, and the namespace's directories, with room to grow.
+const FIXED_BYTES: u64 = 192 * 1024;
 /// The allocation unit assumed before a file system was asked.
 const USUAL_FS_BLOCK: u64 = 4096;
 
@@ -48,6 +49,16 @@ pub struct FsSettings {
     pub miss_ttl: Duration,
     /// Whether to bypass the page cache where the file system and alignment allow it.
     pub direct: bool,
+    /// A job is given up when an operation of it has run for so long, or when it has waited so long while none of the
+    /// tier ended. `None` or zero: it is waited for.
+    pub io_timeout: Option<Duration>,
+    /// Whether loads are read into a buffer of the tier and copied, so that one that hangs can be given up.
+    pub bounce: BounceMode,
+    /// When a tier that fails or hangs is left alone, and for how long.
+    pub breaker: BreakerSettings,
+    /// Nothing is written, made, removed or locked below `root`: blocks are looked for on disk as in an unbounded root,
+    /// whoever writes there, and stores are refused. `max_bytes` is then without effect.
+    pub read_only: bool,
 }
 
 impl FsSettings {
@@ -65,6 +76,10 @@ impl FsSettings {
             pin_ttl: Duration::from_secs(600),
             miss_ttl: Duration::from_secs(1),
             direct: true,
+            io_timeout: Some(Duration::from_secs(30)),
+            bounce: BounceMode::Auto,
+            breaker: BreakerSettings::default(),
+            read_only: false,
         }
     }
 
@@ -87,6 +102,7 @@ impl FsSettings {
         if self.pin_ttl.is_zero() {
             return no("pin_ttl 0: must be longer than a load".into());
         }
+        self.breaker.validate()?;
         if self.root.as_os_str().is_empty() {
             return no("root is empty: name a directory".into());
         }

@@ -5,18 +5,24 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use super::{
+    bounce::Bounce,
     core::{Core, Victim},
     dirs::{Change, Dirs},
-    layout::{Location, fingerprint, leaf_dir, name_fingerprint},
+    guard::Guard,
+    index::Shelf,
+    journal::Journal,
+    layout::{Fan, Location, fingerprint, leaf_dir, name_fingerprint},
+    open::Phase,
     probe::Probes,
     progress::Meter,
+    settings::min_bound,
     trailer::TRAILER_BYTES,
 };
 use crate::{
@@ -34,6 +40,10 @@ use crate::{
 /// File system blocks reserved for each write beside the file itself: directories made or grown (at most four) and
 /// extent blocks of a fragmented file.
 const SLACK_BLOCKS: u64 = 8;
+/// Namespaces that an index can name.
+pub(crate) const MAX_NAMESPACES: u16 = 1 << 11;
+/// File system blocks reserved for the journal to grow by.
+const CREDIT_BLOCKS: u64 = 4;
 /// How old an answer about free space may be.
 const FREE_FRESH_FOR: Duration = Duration::from_millis(50);
 /// How long the bound stays lowered after the device ran full.
@@ -47,6 +57,8 @@ pub(crate) struct Params {
     pub(crate) block_len: usize,
     pub(crate) verify: bool,
     pub(crate) bounded: bool,
+    /// Nothing below the root is changed.
+    pub(crate) read_only: bool,
     /// Bytes of the file system to leave free.
     pub(crate) min_free: Option<u64>,
     pub(crate) locality: Locality,
@@ -54,6 +66,8 @@ pub(crate) struct Params {
     pub(crate) miss_ttl: Duration,
     /// Unit of allocation of the file system, in bytes.
     pub(crate) fs_block: u64,
+    /// Whether full keys are kept, for events.
+    pub(crate) keep_keys: bool,
 }
 
 /// Shared by handle and workers.
@@ -67,8 +81,18 @@ pub(crate) struct Shared {
     pub(crate) settled: Condvar,
     pub(crate) dirs: Dirs,
     pub(crate) meter: Arc<Meter>,
+    /// The directory of our namespace.
+    pub(crate) own: PathBuf,
     /// Directories of all namespaces found below the root; ours is number 0.
-    pub(crate) namespaces: Vec<PathBuf>,
+    pub(crate) namespaces: Mutex<Vec<PathBuf>>,
+    /// What this member owns, told to the next owner. Bounded roots only.
+    pub(crate) journal: OnceLock<Journal>,
+    /// Woken when there is something to do for the keeper.
+    pub(crate) keeper: Bell,
+    /// How far opening is.
+    pub(crate) phase: Mutex<Phase>,
+    pub(crate) phase_changed: Condvar,
+    pub(crate) nonces: AtomicU64,
     pub(crate) done: Mutex<Vec<Report>>,
     pub(crate) bell: Arc<Bell>,
     /// Whether direct I/O is worth trying on this file system.
@@ -76,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    pub(crate) guard: Guard,
+    pub(crate) bounce: Bounce,
     /// Held by the worker that makes room above the floor; taken before every other lock.
     pub(crate) floor: Mutex<()>,
     /// When the file system was last asked for its free bytes, and what it said less what was reserved since.
@@ -116,11 +142,48 @@ impl Shared {
 
     /// The directory of this tier's own namespace.
     pub(crate) fn own_dir(&self) -> &Path {
-        self.namespaces.first().map_or(Path::new(""), PathBuf::as_path)
+        &self.own
+    }
+
+    /// The directory of a namespace by number.
+    pub(crate) fn namespace(&self, number: u16) -> Option<PathBuf> {
+        lock(&self.namespaces).get(usize::from(number)).cloned()
+    }
+
+    /// The number of the namespace in directory `dir`, new where it is not known; `None` when an index can name no more.
+    pub(crate) fn number_of(&self, dir: &str) -> Option<u16> {
+        let path = self.params.root.join(dir);
+        let mut all = lock(&self.namespaces);
+        let at = all.iter().position(|p| *p == path).unwrap_or(all.len());
+        let number = u16::try_from(at).ok().filter(|&n| n < MAX_NAMESPACES)?;
+        if at == all.len() {
+            all.push(path);
+        }
+        drop(all);
+        if let Some(j) = self.journal.get() {
+            j.name(number, dir);
+        }
+        Some(number)
     }
 
     pub(crate) fn leaf_of(&self, at: &Location) -> PathBuf {
         leaf_dir(self.own_dir(), at.fan, at.leaf)
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        *lock(&self.phase) = phase;
+        self.phase_changed.notify_all();
+    }
+
+    /// A number unlike those before.
+    pub(crate) fn nonce(&self) -> u64 {
+        self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+
+    /// Bytes by which a journal may outgrow what it stands on before it is compacted.
+    pub(crate) fn compact_base(&self) -> u64 {
+        let bound = lock(&self.core).root_bound.unwrap_or(u64::MAX);
+        (bound / 64).clamp(2 * self.params.fs_block, 4 << 20)
     }
 
     /// Bytes of a published file of ours.
@@ -137,6 +200,7 @@ impl Shared {
     /// for anybody. Each file that cannot be removed is tried once and then left alone for a while.
     pub(crate) fn make_room(&self, bytes: u64, reason: EvictReason) -> Result<u64, NoRoom> {
         self.keep_floor(bytes)?;
+        let credit = self.credit();
         let mut granted = 0;
         let mut victims = Vec::new();
         loop {
@@ -144,6 +208,7 @@ impl Shared {
                 let now = self.clock.now();
                 let mut core = lock(&self.core);
                 core.budget.restore(now);
+                let unpaid = core.top_up(credit);
                 granted += core.budget.grant(bytes - granted);
                 if granted == bytes {
                     return Ok(granted);
@@ -153,7 +218,8 @@ impl Shared {
                 } else if core.trimming {
                     Some(RefuseReason::Trimming)
                 } else {
-                    let missing = bytes - granted + core.budget.excess();
+                    core.pressure += bytes - granted;
+                    let missing = bytes - granted + unpaid + core.budget.excess();
                     let none = !core.choose_victims(missing, now, &mut victims);
                     none.then_some(RefuseReason::NoRoom)
                 };
@@ -176,6 +242,21 @@ impl Shared {
             }
             self.settled.notify_all();
         }
+    }
+
+    /// Bytes to hold ready for the journal: to grow by, and for its next snapshot.
+    pub(crate) fn credit(&self) -> u64 {
+        let snapshot = self.journal.get().map_or(0, Journal::next_snapshot);
+        self.least_credit() + snapshot
+    }
+
+    /// Bytes without which a member can store nothing.
+    pub(crate) fn least_share(&self) -> u64 {
+        min_bound(self.params.block_len)
+    }
+
+    pub(crate) fn least_credit(&self) -> u64 {
+        CREDIT_BLOCKS * self.params.fs_block
     }
 
     /// Keeps the file system's free bytes above the floor: evicts what is missing, else refuses.
@@ -267,14 +348,27 @@ impl Shared {
     }
 
     fn remove_file(&self, v: &Victim) -> Removed {
-        let Some(ns) = self.namespaces.get(usize::from(v.namespace)) else {
+        if self.params.read_only {
+            return Removed::Gone(Change::default(), None);
+        }
+        let Some(ns) = self.namespace(v.namespace) else {
             return Removed::Gone(Change::default(), None);
         };
-        let dir = leaf_dir(ns, v.fan, v.leaf);
+        let shelf = Shelf {
+            namespace: v.namespace,
+            leaf: v.leaf,
+        };
+        let dir = leaf_dir(&ns, v.fan, v.leaf);
         let file = match &v.key {
             Some(k) => Ok(Some(Location::of(k).file_name())),
-            None => self.find_name(ns, &dir, v),
+            None => self.find_name(&ns, &dir, v),
         };
+        if let Some(j) = self.journal.get()
+            && let Err(error) = j.evict(&self.core, v.fp, (shelf, v.fan))
+        {
+            // the next owner will miss the block and find that out; room is needed now
+            tracing::debug!(%error, "a removal is not in the journal");
+        }
         let gone = match file {
             Ok(Some(name)) => self.disk.remove_file(&dir.join(name)),
             Ok(None) => Ok(()),
@@ -282,7 +376,19 @@ impl Shared {
         };
         match gone {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Removed::Stuck(e),
-            _ => Removed::Gone(self.dirs.leave(&*self.disk, ns, v.namespace, v.fan, v.leaf), None),
+            _ => {
+                let change = self.dirs.leave(&*self.disk, &ns, v.namespace, v.fan, v.leaf);
+                self.journal_gone(v.fp, shelf, v.fan);
+                Removed::Gone(change, None)
+            }
+        }
+    }
+
+    /// Tells the journal that nothing of a block is there any more.
+    pub(crate) fn journal_gone(&self, fp: Fingerprint, shelf: Shelf, fan: Fan) {
+        if let Some(j) = self.journal.get() {
+            let costs = self.dirs.costs(shelf.namespace, fan, shelf.leaf);
+            j.gone(&self.core, fp, (shelf, fan), costs);
         }
     }
 

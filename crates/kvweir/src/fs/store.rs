@@ -11,7 +11,9 @@ use std::{
 
 use super::{
     core::{Core, Waiter, weight},
-    index::{Shelf, State},
+    guard::Abandon,
+    index::State,
+    journal::{Facts, units},
     later::{Order, Run},
     layout::{Location, temp_name},
     progress::Progress,
@@ -20,6 +22,7 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
+    clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
@@ -44,7 +47,9 @@ pub(crate) struct StoreRun {
     keys: Vec<Key>,
     fps: Vec<Fingerprint>,
     slots: Vec<Mutex<Option<SlotRead>>>,
-    progress: Progress,
+    progress: Arc<Progress>,
+    /// This job as the guard knows it.
+    job: Weak<dyn Abandon>,
 }
 
 /// What to do about one block.
@@ -66,36 +71,24 @@ impl Run for StoreRun {
     const DIRECTION: Direction = Direction::Store;
 
     fn new(shared: &Arc<Shared>, order: Order, blocks: Vec<StoreBlock>) -> Arc<Self> {
-        let progress = Progress::new(
-            order.id,
-            Direction::Store,
-            blocks.len(),
-            order.submitted,
-            &shared.meter,
-        );
         let (keys, slots): (Vec<_>, _) = blocks
             .into_iter()
             .map(|b| (b.key, Mutex::new(Some(b.slot))))
             .unzip();
         let fps = keys.iter().map(|k| shared.fingerprint(k)).collect();
-        let shared = Arc::clone(shared);
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            shared,
+            shared: Arc::clone(shared),
             req: order.req,
             keys,
             fps,
             slots,
-            progress,
+            progress: order.progress,
+            job: order.job,
         })
     }
 
-    fn refuse(&self, kind: ErrorKind) {
-        let reason = if kind == ErrorKind::Busy {
-            RefuseReason::QueueFull
-        } else {
-            RefuseReason::Cancelled
-        };
+    fn refuse(&self, kind: ErrorKind, reason: RefuseReason) {
         lock(&self.shared.core)
             .stats
             .refused(reason, self.keys.len() as u64);
@@ -109,9 +102,8 @@ impl StoreRun {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
         }
-        if let Some(report) = self.progress.finish(unit, outcome) {
-            self.shared.report(report, self.req, &self.fps);
-        }
+        let end = self.progress.finish(unit, outcome);
+        self.shared.end_unit(end, Direction::Store, self.req, &self.fps);
     }
 
     fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {
@@ -174,7 +166,7 @@ impl StoreRun {
                 }
                 let Some(id) = core.index.find(fp) else { break };
                 match core.index.state(id) {
-                    State::Ready => {
+                    State::Ready | State::Peer => {
                         core.pin(id);
                         return Begin::Present(id);
                     }
@@ -183,7 +175,11 @@ impl StoreRun {
                         // our slot is not needed any more and must be free before the report
                         if let (Some(run), Some(slot)) = (self.me.upgrade(), self.slots.get(unit)) {
                             drop(lock(slot).take());
-                            core.waiters.entry(id).or_default().push(Waiter { run, unit });
+                            core.waiters.entry(id).or_default().push(Waiter {
+                                run,
+                                unit,
+                                _job: self.job.upgrade(),
+                            });
                         }
                         return Begin::Joined;
                     }
@@ -200,10 +196,7 @@ impl StoreRun {
                     State::Free | State::Dead => break,
                 }
             }
-            let shelf = core.index.shelf_id(Shelf {
-                namespace: 0,
-                leaf: at.leaf,
-            });
+            let shelf = core.index.shelf_id(at.shelf().0);
             let id = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Writing, 0));
             match id {
                 Some(id) => id,
@@ -238,7 +231,10 @@ impl StoreRun {
     fn remove_if(&self, id: Id, state: State, reason: EvictReason) {
         let victim = {
             let mut core = lock(&self.shared.core);
-            if core.index.state(id) == state {
+            if core.index.state(id) == State::Peer {
+                core.forget_peer(id);
+                None
+            } else if core.index.state(id) == state {
                 core.begin_removal(id)
             } else {
                 None
@@ -254,7 +250,7 @@ impl StoreRun {
         let path = s.leaf_of(at).join(at.file_name());
         match s.disk.stat(&path) {
             Ok(st) => st.len == s.file_len() || st.len == s.params.block_len as u64,
-            Err(e) => classify(&e) != IoClass::Gone,
+            Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }
 
@@ -267,6 +263,19 @@ impl StoreRun {
         scratch: &mut PageBuffer,
     ) -> io::Result<Written> {
         let s = &*self.shared;
+        if let Some(j) = s.journal.get() {
+            let begin = || j.begin(&s.core, self.fp_of(key), at.shelf());
+            let begun = begin().or_else(|e| match classify(&e) {
+                IoClass::Full if self.evict_for_full_device(&e) => begin(),
+                _ => Err(e),
+            });
+            if let Err(e) = begun {
+                if classify(&e) == IoClass::Full {
+                    lock(&s.core).eviction_does_not_help(s.clock.now());
+                }
+                return Err(e);
+            }
+        }
         let enter = || s.dirs.enter(&*s.disk, s.own_dir(), 0, at.fan, at.leaf);
         let (mut change, mut entered) = enter();
         if matches!(&entered, Err(e) if classify(e) == IoClass::Full && self.evict_for_full_device(e)) {
@@ -275,6 +284,7 @@ impl StoreRun {
             entered = again.1;
         }
         if let Err(e) = entered {
+            self.journal_nothing_left(key, at);
             let mut core = lock(&s.core);
             core.budget.change(change.before, change.now);
             if classify(&e) == IoClass::Full {
@@ -290,7 +300,7 @@ impl StoreRun {
                 let trailer = Trailer {
                     key: key.clone(),
                     block_len: slot.len() as u64,
-                    payload_sum: payload_sum(slot),
+                    payload_sum: self.progress.touch(|| payload_sum(slot))?,
                     namespace: *s.ns.digest(),
                     written_at: s.clock.unix_seconds(),
                 };
@@ -315,8 +325,18 @@ impl StoreRun {
         };
         change.add(more);
         match written {
-            Ok(stat) => Ok(Written { stat, change }),
+            Ok(stat) => {
+                self.journal_stored(key, at, &stat);
+                let Some(late) = self.take_back_if_late(at) else {
+                    return Ok(Written { stat, change });
+                };
+                change.add(s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf));
+                self.journal_nothing_left(key, at);
+                lock(&s.core).budget.change(change.before, change.now);
+                Err(late)
+            }
             Err(e) => {
+                self.journal_nothing_left(key, at);
                 let mut core = lock(&s.core);
                 core.budget.change(change.before, change.now);
                 if classify(&e) == IoClass::Full {
@@ -324,6 +344,47 @@ impl StoreRun {
                 }
                 Err(e)
             }
+        }
+    }
+
+    /// Removes what was published after its job was given up: some step hung. Where it cannot go it stays, and is what
+    /// was to be stored, since all of it was written before.
+    fn take_back_if_late(&self, at: &Location) -> Option<io::Error> {
+        let s = &*self.shared;
+        let late = self.progress.check().err()?;
+        match s.disk.remove_file(&s.leaf_of(at).join(at.file_name())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => None,
+            _ => Some(late),
+        }
+    }
+
+    fn fp_of(&self, key: &Key) -> Fingerprint {
+        self.shared.fingerprint(key)
+    }
+
+    fn journal_stored(&self, key: &Key, at: &Location, stat: &Stat) {
+        let s = &*self.shared;
+        let Some(j) = s.journal.get() else { return };
+        let facts = Facts {
+            trailer: true,
+            bad: false,
+            cost: units(stat.allocated),
+            written_at: u32::try_from(s.clock.unix_seconds()).unwrap_or(u32::MAX),
+            dirs: s.dirs.costs(0, at.fan, at.leaf),
+        };
+        let key_bytes = s.params.keep_keys.then_some(key.as_bytes());
+        if let Err(error) = j.stored(&s.core, self.fp_of(key), at.shelf(), facts, key_bytes) {
+            // its begin stands: the next owner looks
+            tracing::debug!(%error, "a block is in doubt in the journal");
+        }
+    }
+
+    /// A write failed and left nothing; where a temporary is stuck its leaf stays in doubt.
+    fn journal_nothing_left(&self, key: &Key, at: &Location) {
+        let s = &*self.shared;
+        if lock(&s.core).leftovers.is_empty() {
+            let (shelf, fan) = at.shelf();
+            s.journal_gone(self.fp_of(key), shelf, fan);
         }
     }
 
@@ -389,6 +450,7 @@ impl StoreRun {
             let _ = file.try_lock();
         }
         let published = write_full(&*file, slot, page)
+            .and_then(|()| self.progress.check())
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
         if published.is_err() {
@@ -454,11 +516,16 @@ impl StoreRun {
                     IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
                     _ => (ErrorKind::Unavailable, RefuseReason::Io),
                 };
+                if classify(&e).blames_device() {
+                    self.progress.blame();
+                }
                 tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), block = %at.stem, "a block was not stored");
                 {
                     let mut core = lock(&s.core);
                     core.budget.release(granted);
-                    core.stats.refused(reason, 1);
+                    if !self.progress.is_reported() {
+                        core.stats.refused(reason, 1);
+                    }
                 }
                 self.abort(id, kind);
                 BlockOutcome::Failed(kind)
@@ -499,13 +566,49 @@ fn rename(disk: &dyn Disk, temp: &Path, to: &Path, len: u64) -> io::Result<()> {
 
 impl Work for StoreRun {
     fn run(&self, unit: usize, scratch: &mut PageBuffer) {
-        if let Some(outcome) = self.store(unit, scratch) {
-            self.finish(unit, outcome);
+        let s = &*self.shared;
+        if s.guard.is_tripped() {
+            return self.cancel(unit);
+        }
+        if !self.progress.start(unit, s.clock.now()) {
+            return;
+        }
+        match self.store(unit, scratch) {
+            Some(outcome) => self.finish(unit, outcome),
+            None => s.end_unit(self.progress.leave(unit), Direction::Store, self.req, &self.fps),
         }
     }
 
     fn cancel(&self, unit: usize) {
-        lock(&self.shared.core).stats.refused(RefuseReason::Cancelled, 1);
-        self.finish(unit, BlockOutcome::Failed(ErrorKind::Closed));
+        let (kind, reason) = if self.shared.guard.is_tripped() {
+            (ErrorKind::Unavailable, RefuseReason::Breaker)
+        } else {
+            (ErrorKind::Closed, RefuseReason::Cancelled)
+        };
+        if self.progress.is_open(unit) {
+            lock(&self.shared.core).stats.refused(reason, 1);
+        }
+        self.finish(unit, BlockOutcome::Failed(kind));
+    }
+}
+
+impl Abandon for StoreRun {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The slot of a write that runs stays with its worker, which publishes nothing any more.
+    fn give_up(&self, now: Instant, kind: ErrorKind, reason: RefuseReason) {
+        let Some(g) = self.progress.give_up(now, kind, false) else {
+            return;
+        };
+        for slot in g.cut.iter().filter_map(|&(unit, _)| self.slots.get(unit)) {
+            drop(lock(slot).take());
+        }
+        lock(&self.shared.core).stats.refused(reason, g.cut.len() as u64);
+        self.shared.guard.gave_up(g.hung, g.first, reason);
+        if let Some(job) = g.job {
+            self.shared.end_job(job, now, self.req, &self.fps);
+        }
     }
 }

@@ -88,6 +88,24 @@ pub(crate) fn decode(page: &[u8]) -> Option<Trailer> {
     })
 }
 
+/// The version that a page claims, whether or not we can read it: `1`, or for another magic or flags all of them.
+/// `None`: no page of ours, or not whole.
+pub(crate) fn version(page: &[u8; TRAILER_BYTES]) -> Option<String> {
+    let (body, sum) = page.split_at(SUMMED);
+    let mut r = Reader(body);
+    let magic = r.take::<8>()?;
+    let (family, number) = magic.split_at(7);
+    if family != b"KVWEIRT" || xxh3_64(body).to_le_bytes() != sum {
+        return None;
+    }
+    let (version, flags) = (u16::from_le_bytes(r.take()?), u16::from_le_bytes(r.take()?));
+    if magic == *MAGIC && version == VERSION && flags == 0 {
+        return Some(VERSION.to_string());
+    }
+    let magic = number.first().map_or(' ', |&b| char::from(b));
+    Some(format!("magic {magic:?}, version {version}, flags {flags:#x}"))
+}
+
 struct Writer<'a> {
     page: &'a mut [u8; TRAILER_BYTES],
     at: usize,
@@ -161,6 +179,23 @@ mod tests {
     fn a_page_of_any_release_is_still_read() {
         let page = include_bytes!("../../fixtures/trailer-v1.bin");
         assert_eq!(decode(page), Some(sample(b"fixture")));
+    }
+
+    #[test]
+    fn a_fuzzed_trailer_is_read_without_panic_and_reads_as_it_was_written() {
+        let page = include_bytes!("../../fixtures/trailer-v1.bin").to_vec();
+        crate::fuzz::fuzz("trailer", std::slice::from_ref(&page), |bytes| {
+            let mut fixed = bytes.to_vec();
+            fixed.resize(TRAILER_BYTES, 0);
+            let sum = xxh3_64(&fixed[..SUMMED]);
+            fixed[SUMMED..].copy_from_slice(&sum.to_le_bytes());
+            let _ = decode(bytes);
+            if let Some(t) = decode(&fixed) {
+                let mut again = [0; TRAILER_BYTES];
+                encode(&t, &mut again);
+                assert_eq!(decode(&again), Some(t));
+            }
+        });
     }
 
     proptest! {

@@ -1,28 +1,32 @@
 //! The walk at start: everything below the root is counted (I1), blocks are found by name alone, temporaries that
 //! are provably ours are swept, every other file is left where it is. First-level directories are shared out among
-//! threads.
+//! threads. A walk that is watched (`watch.rs`) changes nothing.
 
 use std::{
+    collections::HashSet,
     io,
     path::{Path, PathBuf},
     sync::{
         Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use super::{
     dirs::Dirs,
+    journal::{STATE_DIR, parse_name},
     layout::{
         Fan, Leaf, Parsed, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high, parse_leaf,
+        temp_member,
     },
-    lockfile::LOCK_FILE,
     open::CONFIG_FILE,
     trailer::{TRAILER_BYTES, decode},
+    watch::{BlockFile, Met, Watch},
 };
 use crate::{
     block::{Fingerprint, Key},
     error::{Error, Result},
+    evict::Id,
     io::{
         Disk,
         disk::{FileKind, OpenMode, Stat},
@@ -42,6 +46,8 @@ pub(crate) struct Found {
     pub(crate) cost: u64,
     pub(crate) mtime_ns: i128,
     pub(crate) trailer: bool,
+    /// Its entry, once it has one.
+    pub(crate) id: Option<Id>,
     /// Of our namespace, but not of the right size.
     pub(crate) bad: bool,
     pub(crate) key: Option<Key>,
@@ -53,9 +59,10 @@ pub(crate) struct Survey {
     pub(crate) blocks: Vec<Found>,
     pub(crate) swept: u64,
     pub(crate) foreign_files: u64,
-    /// Bytes of everything that is not a block or a directory of the fan-out.
-    pub(crate) other_bytes: u64,
-    /// Bytes of the fan-out's directories.
+    /// Bytes of everything that is not a block or a directory of a namespace: at the root's own level, and below.
+    pub(crate) common_bytes: u64,
+    pub(crate) deep_bytes: u64,
+    /// Bytes of namespaces' directories.
     pub(crate) dir_bytes: u64,
 }
 
@@ -69,47 +76,91 @@ pub(crate) struct Walk<'a> {
     pub(crate) fs_block: u64,
     pub(crate) want_keys: bool,
     pub(crate) threads: usize,
+    /// Which temporaries are known to be nobody's.
+    pub(crate) sweep: Sweep,
+    /// Told of blocks as they are found, a first-level directory at a time.
+    pub(crate) found: &'a (dyn Fn(&mut [Found]) + Sync),
+    /// The number of a namespace other than ours by its directory's name; `None` when there are too many.
+    pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
+    /// Ends the walk early.
+    pub(crate) stop: &'a AtomicBool,
+    /// Who is told of everything met; then nothing is swept, removed or listed in the survey.
+    pub(crate) watch: Option<&'a dyn Watch>,
+}
+
+/// Which temporaries a walk removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// All that are ours: nobody lives.
+    All,
+    /// Those of one member, dead.
+    Member(u32),
 }
 
 /// A first-level directory to walk.
 struct Task {
     namespace: u16,
+    ns_dir: PathBuf,
     dir: PathBuf,
     high: u32,
 }
 
 impl Walk<'_> {
-    /// Walks the root. Returns what was found and the directories of all namespaces, ours first.
-    pub(crate) fn run(&self, dirs: &Dirs) -> Result<(Survey, Vec<PathBuf>)> {
+    /// Bytes at the root's own level that no member owns, and how many foreign files are among them.
+    pub(crate) fn root_level(&self) -> Result<(u64, u64)> {
         let mut survey = Survey::default();
-        let mut namespaces = vec![self.root.join(self.own)];
+        let stat = self.stat(self.root)?;
+        survey.common_bytes += stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: None,
+            path: self.root,
+            stat: &stat,
+        });
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
+            if kind == FileKind::Dir && (is_namespace(&name) || name == self.own) {
+                continue;
+            }
+            self.count_foreign(&self.root.join(&name), &mut survey)?;
+        }
+        Ok((survey.common_bytes + survey.deep_bytes, survey.foreign_files))
+    }
+
+    /// Walks the root.
+    pub(crate) fn run(&self, dirs: &Dirs) -> Result<Survey> {
+        let mut survey = Survey::default();
+        (survey.common_bytes, survey.foreign_files) = self.root_level()?;
         let mut tasks = Vec::new();
-        survey.other_bytes += self.stat(self.root)?.allocated;
-        for (name, kind) in self.entries(self.root)? {
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
             let path = self.root.join(&name);
             if kind != FileKind::Dir || !is_namespace(&name) && name != self.own {
-                self.count_foreign(&path, &mut survey)?;
+                continue;
+            }
+            if self.watch.is_some_and(|w| !w.wants(&name)) {
                 continue;
             }
             let number = if name == self.own {
                 Some(0)
             } else {
-                u16::try_from(namespaces.len()).ok()
+                (self.number)(&name)
             };
-            let Some(number) = number.filter(|&n| n < 1 << 11) else {
+            let Some(number) = number else {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
             };
-            if number > 0 {
-                namespaces.push(path.clone());
-            }
-            let cost = self.stat(&path)?.allocated;
-            survey.other_bytes += cost;
-            dirs.found_top(number, cost);
-            for (name, kind) in self.entries(&path)? {
+            let Some(stat) = self.look(&path)? else { continue };
+            survey.dir_bytes += stat.allocated;
+            dirs.found_top(number, stat.allocated);
+            self.tell(|| Met::Namespace { number, path: &path });
+            self.tell(|| Met::Dir {
+                namespace: Some(number),
+                path: &path,
+                stat: &stat,
+            });
+            for (name, kind) in self.entries(&path)?.unwrap_or_default() {
                 match parse_high(&name).filter(|_| kind == FileKind::Dir) {
                     Some(high) => tasks.push(Task {
                         namespace: number,
+                        ns_dir: path.clone(),
                         dir: path.join(&name),
                         high,
                     }),
@@ -124,9 +175,12 @@ impl Walk<'_> {
                 let mut mine = Survey::default();
                 let mut failed = None;
                 while failed.is_none()
+                    && !self.stop.load(Ordering::Relaxed)
                     && let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    failed = self.walk_high(task, &namespaces, dirs, &mut mine).err();
+                    let from = mine.blocks.len();
+                    failed = self.walk_high(task, dirs, &mut mine).err();
+                    (self.found)(mine.blocks.get_mut(from..).unwrap_or_default());
                 }
                 let mut all = lock(&all);
                 all.0.absorb(mine);
@@ -143,22 +197,33 @@ impl Walk<'_> {
         let (survey, failed) = all
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        failed.map_or(Ok((survey, namespaces)), Err)
+        failed.map_or(Ok(survey), Err)
     }
 
-    fn walk_high(&self, task: &Task, namespaces: &[PathBuf], dirs: &Dirs, out: &mut Survey) -> Result<()> {
-        let cost = self.stat(&task.dir)?.allocated;
+    fn walk_high(&self, task: &Task, dirs: &Dirs, out: &mut Survey) -> Result<()> {
+        let Some(stat) = self.look(&task.dir)? else {
+            return Ok(());
+        };
+        let cost = stat.allocated;
         out.dir_bytes += cost;
+        self.tell(|| Met::Dir {
+            namespace: Some(task.namespace),
+            path: &task.dir,
+            stat: &stat,
+        });
+        let Some(entries) = self.entries(&task.dir)? else {
+            return Ok(());
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &task.dir });
+        }
         let mut any = false;
-        for (name, kind) in self.entries(&task.dir)? {
+        for (name, kind) in entries {
             let path = task.dir.join(&name);
             match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
                 Some((low, leaf)) => {
-                    any = true;
-                    let ns = namespaces
-                        .get(usize::from(task.namespace))
-                        .map_or(Path::new(""), PathBuf::as_path);
-                    self.walk_leaf(task.namespace, ns, Fan(task.high << 8 | low), leaf, dirs, out)?;
+                    let at = (Fan(task.high << 8 | low), leaf);
+                    any |= self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
                 }
                 None => self.count_foreign(&path, out)?,
             }
@@ -166,37 +231,62 @@ impl Walk<'_> {
         let fan = Fan(task.high << 8);
         if any {
             dirs.found_dir(task.namespace, fan, None, cost);
-        } else if self.disk.remove_dir(&task.dir).is_ok() {
+        } else if self.watch.is_none() && self.disk.remove_dir(&task.dir).is_ok() {
             // an emptied directory that a crash left behind
             out.dir_bytes -= cost;
         } else {
             out.dir_bytes -= cost;
-            out.other_bytes += cost;
+            out.deep_bytes += cost;
         }
         Ok(())
     }
 
-    fn walk_leaf(
+    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed. Returns whether it
+    /// is still there.
+    pub(crate) fn walk_leaf(
         &self,
         ns: u16,
         ns_dir: &Path,
-        fan: Fan,
-        leaf: Leaf,
+        (fan, leaf): (Fan, Leaf),
+        only: Option<&HashSet<Fingerprint>>,
         dirs: &Dirs,
         out: &mut Survey,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let dir = leaf_dir(ns_dir, fan, leaf);
-        let cost = self.stat(&dir)?.allocated;
+        let Some(stat) = self.look(&dir)? else {
+            return Ok(false);
+        };
+        let cost = stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: Some(ns),
+            path: &dir,
+            stat: &stat,
+        });
         let seed = dir_seed(
             &ns_dir
                 .file_name()
                 .map(|n| n.to_string_lossy())
                 .unwrap_or_default(),
         );
+        let Some(entries) = self.entries(&dir)? else {
+            return Ok(true);
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &dir });
+        }
         let mut blocks = 0;
-        for (name, kind) in self.entries(&dir)? {
+        for (name, kind) in entries {
             let path = dir.join(&name);
             match parse_file(&name, fan, leaf) {
+                Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
+                    if let Some(stat) = self.look(&path)? {
+                        self.tell(|| Met::Temp {
+                            path: &path,
+                            stat: &stat,
+                        });
+                    }
+                }
+                Parsed::Temp if kind == FileKind::File && !self.sweeps(&name) => {}
                 Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => {
                         return Err(Error::io("sweep leftover temporary", path.display(), e));
@@ -207,9 +297,27 @@ impl Walk<'_> {
                     let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else {
                         continue;
                     };
-                    let Some(stat) = self.stat_if_there(&path)? else {
+                    if only.is_some_and(|o| !o.contains(&fp)) {
+                        blocks += 1;
+                        continue;
+                    }
+                    let Some(stat) = self.look(&path)? else {
                         continue;
                     };
+                    if let Some(watch) = self.watch {
+                        blocks += 1;
+                        watch.met(Met::Block(&BlockFile {
+                            namespace: ns,
+                            dir: &dir,
+                            name: &name,
+                            fp,
+                            fan,
+                            leaf,
+                            key,
+                            stat,
+                        }));
+                        continue;
+                    }
                     let whole = self.block_len + TRAILER_BYTES as u64;
                     let right = stat.len == self.block_len || stat.len == whole;
                     let key = match key {
@@ -226,6 +334,7 @@ impl Walk<'_> {
                         cost: stat.allocated.max(round_up(stat.len, self.fs_block)),
                         mtime_ns: stat.mtime_ns,
                         trailer: stat.len == whole,
+                        id: None,
                         bad: ns == 0 && !right,
                         key: key.filter(|_| ns == 0),
                     });
@@ -233,24 +342,47 @@ impl Walk<'_> {
                 _ => self.count_foreign(&path, out)?,
             }
         }
-        if blocks == 0 && self.disk.remove_dir(&dir).is_ok() {
-            return Ok(());
+        if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
+            return Ok(false);
         }
         out.dir_bytes += cost;
         dirs.found_dir(ns, fan, Some(leaf), cost);
-        Ok(())
+        Ok(true)
+    }
+
+    fn sweeps(&self, name: &str) -> bool {
+        match self.sweep {
+            Sweep::All => true,
+            Sweep::Member(n) => temp_member(name) == Some(n),
+        }
     }
 
     /// Counts a file or a whole directory that is not ours, at the larger of length and allocation.
     fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        if path == self.root.join(STATE_DIR) {
+            return self.count_state(path, out);
+        }
         let mut stack = vec![path.to_owned()];
         while let Some(p) = stack.pop() {
-            let Some(stat) = self.stat_if_there(&p)? else {
+            let Some(stat) = self.look(&p)? else {
                 continue;
             };
+            let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
+            self.tell(
+                || match own || stat.kind == FileKind::Dir && self.is_config_dir(&p) {
+                    true => Met::Own {
+                        path: &p,
+                        stat: &stat,
+                    },
+                    false => Met::Foreign {
+                        path: &p,
+                        stat: &stat,
+                    },
+                },
+            );
             match stat.kind {
                 FileKind::Dir => {
-                    out.other_bytes += stat.allocated;
+                    out.deep_bytes += stat.allocated;
                     match self.disk.list(&p, &mut |name, _| stack.push(p.join(name))) {
                         // somebody else's (`lost+found` of a mount point): counted as far as it can be seen
                         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -258,17 +390,43 @@ impl Walk<'_> {
                             out.foreign_files += 1;
                         }
                         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                            return Err(Error::io("list directory", p.display(), e));
+                            self.unreadable(&p, Error::io("list directory", p.display(), e))?;
                         }
                         _ => {}
                     }
                 }
                 FileKind::File => {
-                    let own = p.file_name().is_some_and(|n| n == LOCK_FILE || n == CONFIG_FILE);
                     out.foreign_files += u64::from(!own);
-                    out.other_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+                    out.deep_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
                 }
-                FileKind::Other => out.other_bytes += stat.allocated,
+                FileKind::Other => out.deep_bytes += stat.allocated,
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the state directory: journals are their members' to count.
+    fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        let Some(stat) = self.look(path)? else {
+            return Ok(());
+        };
+        self.tell(|| Met::Own { path, stat: &stat });
+        out.common_bytes += stat.allocated;
+        for (name, kind) in self.entries(path)?.unwrap_or_default() {
+            if parse_name(&name).is_some() && self.watch.is_none() {
+                continue;
+            }
+            let at = path.join(&name);
+            let Some(stat) = self.look(&at)? else { continue };
+            self.tell(|| Met::Own {
+                path: &at,
+                stat: &stat,
+            });
+            if kind == FileKind::File {
+                out.common_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+            } else {
+                out.common_bytes += stat.allocated;
+                self.tell_below(&at)?;
             }
         }
         Ok(())
@@ -283,14 +441,16 @@ impl Walk<'_> {
         decode(page.get(..n)?).map(|t| t.key)
     }
 
-    fn entries(&self, dir: &Path) -> Result<Vec<(String, FileKind)>> {
+    /// The entries of a directory; `None`: a watcher was told that it cannot be read.
+    pub(crate) fn entries(&self, dir: &Path) -> Result<Option<Vec<(String, FileKind)>>> {
         let mut names = Vec::new();
         match self
             .disk
             .list(dir, &mut |name, kind| names.push((name.to_owned(), kind)))
         {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("list directory", dir.display(), e));
+                self.unreadable(dir, Error::io("list directory", dir.display(), e))?;
+                return Ok(None);
             }
             _ => {}
         }
@@ -298,26 +458,17 @@ impl Walk<'_> {
         for (name, kind) in names {
             let kind = match kind {
                 Some(k) => k,
-                None => self
-                    .stat_if_there(&dir.join(&name))?
-                    .map_or(FileKind::Other, |s| s.kind),
+                None => self.look(&dir.join(&name))?.map_or(FileKind::Other, |s| s.kind),
             };
             out.push((name, kind));
         }
-        Ok(out)
+        Ok(Some(out))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
         self.disk
             .stat(path)
             .map_err(|e| Error::io("stat", path.display(), e))
-    }
-
-    fn stat_if_there(&self, path: &Path) -> Result<Option<Stat>> {
-        match self.disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            r => r.map(Some).map_err(|e| Error::io("stat", path.display(), e)),
-        }
     }
 }
 
@@ -326,7 +477,8 @@ impl Survey {
         self.blocks.extend(other.blocks);
         self.swept += other.swept;
         self.foreign_files += other.foreign_files;
-        self.other_bytes += other.other_bytes;
+        self.common_bytes += other.common_bytes;
+        self.deep_bytes += other.deep_bytes;
         self.dir_bytes += other.dir_bytes;
     }
 }

@@ -91,6 +91,12 @@ pub trait Disk: Send + Sync + Debug {
     fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// Space on the file system of `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Whether calls below `path` may wait for another machine or process (network and FUSE file systems), for as
+    /// long as that likes.
+    fn is_remote(&self, path: &Path) -> bool {
+        let _ = path;
+        false
+    }
 }
 
 /// Reads `bufs` full from offset 0 as far as the file goes, across short reads and EINTR; returns the bytes read.

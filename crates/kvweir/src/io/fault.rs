@@ -1,14 +1,28 @@
-//! A disk that fails on demand, for tests: rules choose calls by kind, path and count, and answer with an errno or
-//! move less than asked.
+//! A disk that fails on demand, for tests: rules choose calls by kind, path and count, and answer with an errno, move
+//! less than asked, flip a bit, run full, take long, or hang until they are released. Calls are counted and, on
+//! request, recorded, so that a test can go through every step of an operation.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use super::disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat};
-use crate::sync::lock;
+use super::{
+    PageBuffer,
+    disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
+};
+use crate::sync::{Bell, lock, wait, wait_while};
+
+/// ENOSPC.
+const FULL: i32 = 28;
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,6 +47,14 @@ pub enum Op {
     Stat,
     /// [`Disk::list`].
     List,
+    /// [`DiskFile::allocate`].
+    Allocate,
+    /// [`DiskFile::sync`].
+    Sync,
+    /// [`DiskFile::try_lock`].
+    Lock,
+    /// [`Disk::space`].
+    Space,
 }
 
 /// What happens instead.
@@ -42,12 +64,21 @@ pub enum Fault {
     Errno(i32),
     /// A read or write moves at most this many bytes.
     Short(usize),
+    /// The call waits for [`FaultDisk::release`] or [`FaultDisk::heal`], then does what it should.
+    Hang,
+    /// The call waits for so long, then does what it should.
+    Slow(Duration),
+    /// A read or write moves one bit wrong, in the middle of its first buffer.
+    Flip,
+    /// Writes fail with ENOSPC once the files written through this disk, less those removed, hold so many bytes.
+    FullAt(u64),
 }
 
 /// Which calls fail, and how.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    op: Op,
+    /// `None`: every kind.
+    op: Option<Op>,
     fault: Fault,
     skip: u64,
     times: u64,
@@ -59,13 +90,26 @@ impl Rule {
     /// Every call of kind `op` meets `fault`.
     pub fn new(op: Op, fault: Fault) -> Self {
         Self {
-            op,
+            op: Some(op),
+            ..Self::any(fault)
+        }
+    }
+
+    /// Every call of any kind meets `fault`.
+    pub fn any(fault: Fault) -> Self {
+        Self {
+            op: None,
             fault,
             skip: 0,
             times: u64::MAX,
             path: None,
             direct_only: false,
         }
+    }
+
+    /// The `n`-th call from now, of any kind, meets `fault`; the first is number 0.
+    pub fn nth(n: u64, fault: Fault) -> Self {
+        Self::any(fault).after(n).times(1)
     }
 
     /// Lets the first `n` matching calls pass.
@@ -101,18 +145,66 @@ impl Rule {
 struct Rules {
     rules: Vec<Rule>,
     met: Vec<(Op, PathBuf)>,
+    /// Every call since recording began.
+    log: Option<Vec<(Op, PathBuf)>>,
+}
+
+/// Where calls hang.
+#[derive(Debug, Default)]
+struct Gate {
+    /// How often it was opened, and how many wait.
+    state: Mutex<(u64, usize)>,
+    moved: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut g = lock(&self.state);
+        let seen = g.0;
+        g.1 += 1;
+        self.moved.notify_all();
+        while g.0 == seen {
+            g = wait(&self.moved, g);
+        }
+        g.1 -= 1;
+        self.moved.notify_all();
+    }
+
+    fn open(&self) {
+        lock(&self.state).0 += 1;
+        self.moved.notify_all();
+    }
 }
 
 /// Rules shared by a disk and its open files.
 #[derive(Debug, Clone, Default)]
-struct Plan(Arc<Mutex<Rules>>);
+struct Plan(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    rules: Mutex<Rules>,
+    gate: Gate,
+    calls: AtomicU64,
+    /// Bytes of files written, less those removed.
+    held: AtomicU64,
+}
+
+/// How much a read or write may move, and whether a bit of it is wrong.
+struct Limit {
+    bytes: usize,
+    flip: bool,
+}
 
 impl Plan {
     fn fault(&self, op: Op, path: &Path, direct: bool) -> Option<Fault> {
-        let mut plan = lock(&self.0);
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let mut plan = lock(&self.0.rules);
+        if let Some(log) = &mut plan.log {
+            log.push((op, path.to_owned()));
+        }
         let text = path.to_string_lossy();
         let hit = plan.rules.iter_mut().find_map(|r| {
-            let applies = r.op == op
+            let applies = r.op.is_none_or(|o| o == op)
                 && (direct || !r.direct_only)
                 && r.path.as_ref().is_none_or(|p| text.contains(p.as_str()));
             if !applies || r.times == 0 {
@@ -120,6 +212,11 @@ impl Plan {
             }
             if r.skip > 0 {
                 r.skip -= 1;
+                return None;
+            }
+            if let Fault::FullAt(n) = r.fault
+                && self.0.held.load(Ordering::Relaxed) < n
+            {
                 return None;
             }
             r.times -= 1;
@@ -133,19 +230,37 @@ impl Plan {
 
     /// The call may go on, or fails with the planned errno.
     fn check(&self, op: Op, path: &Path, direct: bool) -> io::Result<()> {
-        match self.fault(op, path, direct) {
-            Some(Fault::Errno(n)) => Err(io::Error::from_raw_os_error(n)),
-            _ => Ok(()),
-        }
+        self.limit(op, path, direct).map(|_| ())
     }
 
-    /// How many bytes the call may move.
-    fn limit(&self, op: Op, path: &Path, direct: bool) -> io::Result<usize> {
+    /// How many bytes the call may move; waits where it is to hang.
+    fn limit(&self, op: Op, path: &Path, direct: bool) -> io::Result<Limit> {
+        let mut limit = Limit {
+            bytes: usize::MAX,
+            flip: false,
+        };
         match self.fault(op, path, direct) {
-            Some(Fault::Errno(n)) => Err(io::Error::from_raw_os_error(n)),
-            Some(Fault::Short(n)) => Ok(n),
-            None => Ok(usize::MAX),
+            Some(Fault::Errno(n)) => return Err(io::Error::from_raw_os_error(n)),
+            Some(Fault::FullAt(_)) if op == Op::Write => return Err(io::Error::from_raw_os_error(FULL)),
+            Some(Fault::Short(n)) => limit.bytes = n,
+            Some(Fault::Hang) => self.0.gate.pass(),
+            Some(Fault::Slow(d)) => {
+                Bell::default().wait(0, d);
+            }
+            Some(Fault::Flip) => limit.flip = true,
+            Some(Fault::FullAt(_)) | None => {}
         }
+        Ok(limit)
+    }
+
+    /// Bytes left on a disk that is to run full.
+    fn room(&self) -> Option<u64> {
+        let plan = lock(&self.0.rules);
+        let full_at = plan.rules.iter().find_map(|r| match r.fault {
+            Fault::FullAt(n) => Some(n),
+            _ => None,
+        });
+        full_at.map(|n| n.saturating_sub(self.0.held.load(Ordering::Relaxed)))
     }
 }
 
@@ -167,17 +282,50 @@ impl FaultDisk {
 
     /// Adds a rule; the first one that applies wins.
     pub fn add(&self, rule: Rule) {
-        lock(&self.plan.0).rules.push(rule);
+        lock(&self.plan.0.rules).rules.push(rule);
     }
 
-    /// Drops all rules.
+    /// Drops all rules and lets go on what hangs.
     pub fn heal(&self) {
-        lock(&self.plan.0).rules.clear();
+        lock(&self.plan.0.rules).rules.clear();
+        self.release();
+    }
+
+    /// Lets the calls go on that hang now; the rules stay.
+    pub fn release(&self) {
+        self.plan.0.gate.open();
+    }
+
+    /// How many calls hang now.
+    pub fn hanging(&self) -> usize {
+        lock(&self.plan.0.gate.state).1
+    }
+
+    /// Waits until at least `n` calls hang, at most `patience`; returns whether they do.
+    pub fn wait_hanging(&self, n: usize, patience: Duration) -> bool {
+        let gate = &self.plan.0.gate;
+        let g = wait_while(&gate.moved, lock(&gate.state), patience, |g| g.1 < n);
+        g.1 >= n
     }
 
     /// The calls that met a fault so far.
     pub fn met(&self) -> Vec<(Op, PathBuf)> {
-        lock(&self.plan.0).met.clone()
+        lock(&self.plan.0.rules).met.clone()
+    }
+
+    /// Calls so far, of all kinds.
+    pub fn calls(&self) -> u64 {
+        self.plan.0.calls.load(Ordering::Relaxed)
+    }
+
+    /// Records calls from now on.
+    pub fn record(&self) {
+        lock(&self.plan.0.rules).log = Some(Vec::new());
+    }
+
+    /// Ends recording; returns the calls, in the order in which they began.
+    pub fn take_record(&self) -> Vec<(Op, PathBuf)> {
+        lock(&self.plan.0.rules).log.take().unwrap_or_default()
     }
 }
 
@@ -214,7 +362,15 @@ impl Disk for FaultDisk {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.plan.check(Op::Remove, path, false)?;
-        self.inner.remove_file(path)
+        let len = self.inner.stat(path).map_or(0, |s| s.len);
+        self.inner.remove_file(path)?;
+        let less = |n: u64| Some(n.saturating_sub(len));
+        let _ = self
+            .plan
+            .0
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        Ok(())
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -238,39 +394,72 @@ impl Disk for FaultDisk {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        self.inner.space(path)
+        self.plan.check(Op::Space, path, false)?;
+        let mut space = self.inner.space(path)?;
+        if let Some(room) = self.plan.room() {
+            space.available = space.available.min(room);
+        }
+        Ok(space)
+    }
+
+    fn is_remote(&self, path: &Path) -> bool {
+        self.inner.is_remote(path)
     }
 }
 
 impl DiskFile for FaultFile {
     fn read_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         let limit = self.plan.limit(Op::Read, &self.path, self.direct)?;
-        match bufs.iter_mut().find(|b| !b.is_empty()) {
-            Some(first) if limit < usize::MAX => {
-                let part = first.get_mut(..).map(|b| b.split_at_mut(limit.min(b.len())).0);
-                self.inner
-                    .read_at(&mut [IoSliceMut::new(part.unwrap_or_default())], offset)
-            }
-            _ => self.inner.read_at(bufs, offset),
+        let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else {
+            return self.inner.read_at(bufs, offset);
+        };
+        if limit.bytes == usize::MAX && !limit.flip {
+            return self.inner.read_at(bufs, offset);
         }
+        let part = first
+            .get_mut(..)
+            .map(|b| b.split_at_mut(limit.bytes.min(b.len())).0);
+        let part = part.unwrap_or_default();
+        let n = self.inner.read_at(&mut [IoSliceMut::new(part)], offset)?;
+        if limit.flip
+            && let Some(byte) = part.get_mut(n / 2)
+        {
+            *byte ^= 1;
+        }
+        Ok(n)
     }
 
     fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let limit = self.plan.limit(Op::Write, &self.path, self.direct)?;
-        match bufs.iter().find(|b| !b.is_empty()) {
-            Some(first) if limit < usize::MAX => {
-                let part = first.get(..limit.min(first.len())).unwrap_or_default();
-                self.inner.write_at(&[IoSlice::new(part)], offset)
+        let first = bufs.iter().find(|b| !b.is_empty());
+        let n = match first {
+            Some(first) if limit.flip => {
+                // a copy that direct I/O takes too
+                let mut copy = PageBuffer::new(first.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+                let bytes = copy.as_mut_slice().get_mut(..first.len()).unwrap_or_default();
+                bytes.copy_from_slice(first);
+                if let Some(byte) = bytes.get_mut(first.len() / 2) {
+                    *byte ^= 1;
+                }
+                self.inner.write_at(&[IoSlice::new(bytes)], offset)?
             }
-            _ => self.inner.write_at(bufs, offset),
-        }
+            Some(first) if limit.bytes < usize::MAX => {
+                let part = first.get(..limit.bytes.min(first.len())).unwrap_or_default();
+                self.inner.write_at(&[IoSlice::new(part)], offset)?
+            }
+            _ => self.inner.write_at(bufs, offset)?,
+        };
+        self.plan.0.held.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
+        self.plan.check(Op::Allocate, &self.path, self.direct)?;
         self.inner.allocate(len)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.plan.check(Op::Sync, &self.path, self.direct)?;
         self.inner.sync()
     }
 
@@ -280,6 +469,7 @@ impl DiskFile for FaultFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
+        self.plan.check(Op::Lock, &self.path, self.direct)?;
         self.inner.try_lock()
     }
 }

@@ -10,10 +10,12 @@ pub mod os;
 pub mod pool;
 pub mod region;
 mod sched;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
 
 pub use buffer::PageBuffer;
 pub use disk::{Disk, DiskFile, Space, Stat};
-pub use os::OsDisk;
+pub use os::{OsDisk, boot_id};
 pub use region::{Region, SlotRead, SlotWrite};
 
 /// The alignment, in bytes, that direct I/O needs of addresses, lengths and offsets; also the page size assumed

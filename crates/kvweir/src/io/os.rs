@@ -11,12 +11,42 @@ use rustix::fs::{AtFlags, CWD, FileType, OFlags};
 
 use super::disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat};
 
+/// `f_type` of file systems that wait for another machine or process: as in `linux/magic.h` and in `stat` of GNU
+/// coreutils, which also knows those outside the kernel's tree.
+const REMOTE: [u32; 18] = [
+    0x6969,      // nfs
+    0x517b,      // smb
+    0xff53_4d42, // cifs
+    0xfe53_4d42, // smb2
+    0x6573_5546, // fuse, virtiofs
+    0x00c3_6400, // ceph
+    0x0bd0_0bd0, // lustre
+    0x5346_414f, // afs
+    0x6b41_4653, // kafs
+    0x0102_1997, // 9p
+    0x4750_4653, // gpfs
+    0x7461_636f, // ocfs2
+    0x0116_1970, // gfs2
+    0x7375_7245, // coda
+    0x564c,      // ncp
+    0x1983_0326, // beegfs
+    0xaad7_aaea, // panfs
+    0x2003_0528, // orangefs
+];
+
 /// The file systems of this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OsDisk;
 
 #[derive(Debug)]
 struct OsFile(File);
+
+/// The id of this machine's current boot; zeros where the system does not tell.
+pub fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits = text.trim().replace('-', "");
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_le_bytes()
+}
 
 impl Disk for OsDisk {
     fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>> {
@@ -92,6 +122,11 @@ impl Disk for OsDisk {
             available: s.f_bavail.saturating_mul(unit),
             block: unit.clamp(512, 1 << 20),
         })
+    }
+
+    fn is_remote(&self, path: &Path) -> bool {
+        // the magic numbers have 32 bits, however wide the field is
+        rustix::fs::statfs(path).is_ok_and(|s| REMOTE.contains(&(s.f_type as u32)))
     }
 }
 
@@ -186,5 +221,10 @@ mod tests {
             OsDisk.stat(&dir.path().join("link")).unwrap().kind,
             FileKind::Other
         );
+    }
+
+    #[test]
+    fn a_file_system_of_the_kernel_itself_is_not_remote() {
+        assert!(!OsDisk.is_remote(Path::new("/proc")) && !OsDisk.is_remote(Path::new("/no/such/place")));
     }
 }

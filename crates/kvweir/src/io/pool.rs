@@ -248,7 +248,16 @@ impl Pool {
         ended
     }
 
-    fn cancel_queued(&self, class: Class) {
+    /// Waits until nothing waits or runs, at most `patience`; returns whether that is so.
+    pub fn wait_idle(&self, patience: Duration) -> bool {
+        let busy = |q: &mut Queues| q.load_units + q.store_units + q.running > 0;
+        let q = lock(&self.shared.queues);
+        let mut q = wait_while(&self.shared.idle, q, patience, busy);
+        !busy(&mut q)
+    }
+
+    /// Cancels what waits in the queue of `class`.
+    pub fn cancel_queued(&self, class: Class) {
         let jobs = {
             let mut q = lock(&self.shared.queues);
             let queues = &mut *q;

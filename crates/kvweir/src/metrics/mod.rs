@@ -68,11 +68,17 @@ pub enum RefuseReason {
     Cancelled,
     /// The device failed.
     Io,
+    /// The job passed its deadline.
+    Timeout,
+    /// The breaker is open: the device failed or hung a moment ago.
+    Breaker,
+    /// The tier was opened to read only.
+    ReadOnly,
 }
 
 impl RefuseReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::NoRoom,
         Self::TooLarge,
         Self::Trimming,
@@ -80,6 +86,9 @@ impl RefuseReason {
         Self::QueueFull,
         Self::Cancelled,
         Self::Io,
+        Self::Timeout,
+        Self::Breaker,
+        Self::ReadOnly,
     ];
 
     /// The label value.
@@ -92,6 +101,9 @@ impl RefuseReason {
             Self::QueueFull => "queue_full",
             Self::Cancelled => "cancelled",
             Self::Io => "io",
+            Self::Timeout => "timeout",
+            Self::Breaker => "breaker",
+            Self::ReadOnly => "read_only",
         }
     }
 }
@@ -166,6 +178,14 @@ pub struct TierStats {
     pub queued_blocks: u64,
     /// Heap bytes of index and policy.
     pub index_bytes: u64,
+    /// The breaker: 0 closed, 1 half-open, 2 open.
+    pub breaker_state: u64,
+    /// How often the breaker opened.
+    pub breaker_opened: u64,
+    /// Jobs given up at their deadline.
+    pub jobs_timed_out: u64,
+    /// Operations given up whose I/O has not returned.
+    pub hung_operations: u64,
 }
 
 impl TierStats {

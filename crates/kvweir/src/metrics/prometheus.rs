@@ -89,7 +89,10 @@ mod tests {
     use std::{collections::HashSet, time::Duration};
 
     use super::*;
-    use crate::pressure::{DetectorStats, DropCount, DropsByReason};
+    use crate::{
+        metrics::RefuseReason,
+        pressure::{DetectorStats, DropCount, DropsByReason},
+    };
 
     /// Every field has a value that no other has. A new field does not compile until it is given one here.
     fn distinct() -> (TierStats, GateStats, usize) {
@@ -122,7 +125,7 @@ mod tests {
             load_device_time: Duration::from_secs(next()),
             evicted_blocks: [(); 5].map(|()| next()),
             evicted_bytes: [(); 5].map(|()| next()),
-            refused_blocks: [(); 7].map(|()| next()),
+            refused_blocks: [(); RefuseReason::ALL.len()].map(|()| next()),
             unlink_failures: next(),
             startup_seconds: next() as f64,
             recovered_blocks: next(),
@@ -132,6 +135,10 @@ mod tests {
             oldest_age_seconds: next(),
             queued_blocks: next(),
             index_bytes: next(),
+            breaker_state: next(),
+            breaker_opened: next(),
+            jobs_timed_out: next(),
+            hung_operations: next(),
         };
         let mut drops = || DropCount {
             stores: next(),

@@ -10,6 +10,7 @@
 //! | `ema` | [`EmaDetector`]: is the tier under pressure? |
 //! | `policy` | [`DropPolicy`]: which stores to drop when it is |
 //! | `gate` | [`Gate`]: bytes in flight, then the detector; what the manager asks |
+//! | `breaker` | [`Breaker`]: whether a device that fails or hangs is asked at all |
 //!
 //! The signal is seconds per MiB (2^20 bytes) of a completed store, so that jobs and blocks of any size
 //! compare. It is smoothed by an exponential moving average, `ema = alpha * x + (1 - alpha) * ema`; silence
@@ -26,6 +27,7 @@
 //! Everything here is a pure function of observations and of the `now` each call is given: no clock, lock,
 //! thread, I/O or logging, and no allocation after construction.
 
+mod breaker;
 mod ema;
 mod gate;
 mod policy;
@@ -33,6 +35,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use ema::{DetectorStats, EmaDetector, Question, Transition, TransitionCause, TransitionKind, Verdict};
 pub use gate::{Admission, DeviceSample, DropCount, DropsByReason, Gate, GateStats, Refusal};
 pub use policy::{Drop, DropPolicy, LatencySignal, ThrottledDrop};

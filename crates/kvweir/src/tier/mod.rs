@@ -52,7 +52,9 @@ pub enum StorePolicy {
 ///   key. Slots of other outcomes hold anything.
 /// - **Pins (I3).** A block answered [`Lookup::Hit`] is neither evicted nor overwritten while the request that
 ///   asked holds it: until its load ends, the request finishes, or the tier shuts down. Asking twice pins once.
-/// - **Slots (I5).** The slot guards in a job are dropped when no I/O touches them any more, before the report.
+/// - **Slots (I5).** The slot guards in a job are dropped when no I/O touches them any more, before the report. A job
+///   that was given up at a deadline is reported before that: a block that failed as [`ErrorKind::Unavailable`] may
+///   leave its slot claimed until its I/O ends ([`Region::is_free`](crate::io::Region::is_free) tells).
 /// - **After a failed load** the block is a miss until it is stored again.
 ///
 /// The conformance kit (feature `testing`) holds a tier to all of this.
@@ -89,8 +91,8 @@ pub trait Tier: Send + fmt::Debug {
     }
     /// Whether jobs are queued or running.
     fn has_pending_work(&self) -> bool;
-    /// Waits until nothing runs; queued loads are cancelled, queued stores if they take long. All reports are then in
-    /// [`poll`](Self::poll).
+    /// Waits until nothing runs but what was given up; queued loads are cancelled, queued stores if they take long. All
+    /// reports are then in [`poll`](Self::poll).
     fn drain(&mut self);
     /// Waits for running I/O, cancels the rest, releases pins. Further jobs are reported
     /// [`ErrorKind::Closed`]. Idempotent.

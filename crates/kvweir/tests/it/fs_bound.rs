@@ -85,7 +85,8 @@ fn du_never_exceeds_the_bound_while_many_jobs_store() {
                 c.submit_store(RequestId(n), &keys(from..from + 1 + rng.below(6)));
             }
             c.wait_all();
-            let (now, s) = (root.du(), c.tier.stats());
+            let s = crate::support::agreed(&mut c, &root);
+            let now = root.du();
             assert!(
                 now <= bound && s.peak_bytes <= bound,
                 "{policy} round {round}: {now} of {bound}"

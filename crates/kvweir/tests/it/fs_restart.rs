@@ -23,6 +23,7 @@ fn reopening_finds_everything_with_recency_by_mtime() {
     store(&mut c, &keys(0..30));
     let dir = c.tier.namespace_dir().to_owned();
     drop(c);
+    root.forget_journal();
     // the later the key, the older the file
     for n in 0..30 {
         let t = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000 - n);
@@ -69,6 +70,7 @@ fn only_our_own_leftovers_are_swept() {
     for p in ours.iter().chain(&foreign) {
         fs::write(p, vec![1; 5000]).unwrap();
     }
+    root.forget_journal();
     let before = root.open(BOUND).tier.stats();
     assert_eq!(before.swept_files, 2);
     assert!(before.foreign_files >= 3 && before.recovered_blocks == 5);
@@ -88,6 +90,7 @@ fn a_leftover_that_cannot_be_removed_refuses_the_start_and_is_named() {
     drop(c);
     let left = file.with_extension("bin.0123456789abcdef.kvweir");
     fs::write(&left, b"x").unwrap();
+    root.forget_journal();
     let chattr = |flag: &str| {
         Command::new("chattr")
             .arg(flag)
@@ -107,20 +110,24 @@ fn a_leftover_that_cannot_be_removed_refuses_the_start_and_is_named() {
 }
 
 #[test]
-fn a_bounded_root_has_one_owner_who_is_named_and_the_lock_ends_with_it() {
+fn a_bounded_root_has_one_bound_and_who_uses_it_is_named() {
     let root = Root::new();
     let mut first = root.open(BOUND);
-    let e = refused(root.settings(BOUND));
+    let e = refused(root.settings(BOUND + 1));
     assert_eq!(e.kind(), ErrorKind::Busy);
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let text = e.to_string();
-    assert!(
-        text.contains(&std::process::id().to_string()) && text.contains(host.trim()),
-        "{text}"
-    );
+    for part in [
+        &std::process::id().to_string(),
+        host.trim(),
+        &BOUND.to_string(),
+        &(BOUND + 1).to_string(),
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
     store(&mut first, &keys(0..3));
     first.tier.shutdown();
-    root.open(BOUND);
+    root.open(BOUND + 1);
     drop(first);
     let mut again = root.open(BOUND);
     assert!(again.holds(&key(1)));
@@ -225,6 +232,7 @@ fn a_crash_leaves_nothing_that_the_next_start_does_not_count() {
     let half = file_of(&dir, &key(50));
     fs::create_dir_all(half.parent().unwrap()).unwrap();
     fs::write(half.with_extension("bin.00000000000000ff.kvweir"), vec![0; 3000]).unwrap();
+    root.forget_journal();
     let mut c = root.open(BOUND);
     assert_settled(&mut c, &root);
     assert!(!dir.join("abd").exists() && !dir.join("abc/de_g0").exists());
@@ -241,6 +249,7 @@ fn the_tiers_own_files_are_not_foreign_and_bad_files_are_not_loadable_blocks() {
     let dir = c.tier.namespace_dir().to_owned();
     drop(c);
     fs::write(file_of(&dir, &key(1)), b"?").unwrap();
+    root.forget_journal();
     let mut c = root.open(BOUND);
     let s = c.tier.stats();
     assert_eq!(

@@ -1,7 +1,17 @@
 //! Tests of the engine through its public face.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod broken;
+#[cfg(test)]
+mod broken_errors;
+#[cfg(test)]
+mod broken_os;
+#[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod crash;
 #[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
@@ -15,7 +25,13 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
 mod races;
+#[cfg(test)]
+mod shared_root;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]

@@ -121,8 +121,10 @@ fn faults_at_random_under_load_leave_a_true_account() {
     let (root, mut rng) = (Root::new(), Rng(seed));
     let disk = FaultDisk::new(Arc::new(OsDisk));
     let bound = min_bound(LEN) + 40 * (FILE + 8192);
-    let b = FsBuilder::new(root.settings(bound), ns("model"), LEN).disk(Arc::new(disk.clone()));
-    let mut c = client(b);
+    let mut settings = root.settings(bound);
+    // faults are to meet work, however many come in a row
+    settings.breaker.failures = 0;
+    let mut c = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk.clone())));
     let ops = [
         Op::Open,
         Op::Create,

@@ -3,12 +3,14 @@
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use kvweir::{
     Key,
     fs::{FsBuilder, FsSettings, FsTier},
     io::pool::PoolSize,
+    metrics::TierStats,
     namespace::{Identity, Namespace},
     tier::{BlockOutcome, RequestId, Tier, conformance::Client},
 };
@@ -43,11 +45,16 @@ impl Root {
 
     /// A client of a tier with this bound; 0: unbounded.
     pub(crate) fn open(&self, max_bytes: u64) -> Fs {
-        client(FsBuilder::new(self.settings(max_bytes), ns("model"), LEN))
+        client(builder(self.settings(max_bytes), "model", LEN))
     }
 
     pub(crate) fn du(&self) -> u64 {
         du(&self.path())
+    }
+
+    /// Lets the next start walk the tree, as after a restart of the machine.
+    pub(crate) fn forget_journal(&self) {
+        std::fs::remove_dir_all(self.path().join(".kvweir")).unwrap();
     }
 }
 
@@ -59,7 +66,13 @@ pub(crate) fn ns(model: &str) -> Namespace {
     .unwrap()
 }
 
+/// A builder that waits for a walk however slow this machine is.
+pub(crate) fn builder(s: FsSettings, model: &str, len: usize) -> FsBuilder {
+    FsBuilder::new(s, ns(model), len).walk_patience(Duration::from_secs(60))
+}
+
 pub(crate) fn client(b: FsBuilder) -> Fs {
+    let b = b.walk_patience(Duration::from_secs(60));
     Client::new(Box::new(b.open().unwrap()), 64, LEN)
 }
 
@@ -122,17 +135,29 @@ pub(crate) fn store(c: &mut Fs, keys: &[Key]) {
 /// The account agrees with `du`, nothing is reserved or pinned, no temporary is left.
 pub(crate) fn assert_settled(c: &mut Fs, root: &Root) {
     c.wait_all();
-    let s = c.tier.stats();
+    let s = agreed(c, root);
     assert_eq!((s.reserved_bytes, s.pinned_blocks), (0, 0), "idle");
-    assert_eq!(
-        s.resident_bytes,
-        root.du(),
-        "the account and du below the root disagree"
-    );
     if let Some(bound) = s.bound_bytes {
         assert!(s.resident_bytes <= bound, "above the bound");
     }
     assert_eq!(temps(&root.path()), Vec::<PathBuf>::new(), "temporaries are left");
+}
+
+/// The numbers of an idle tier that agree with `du`, at the latest soon: the journal may be being compacted.
+pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
+    let mut seen = Vec::new();
+    for _ in 0..250 {
+        let (before, du, s) = (c.tier.stats().resident_bytes, root.du(), c.tier.stats());
+        if before == du && s.resident_bytes == du && s.reserved_bytes == 0 {
+            return s;
+        }
+        seen.push((before, du, s.resident_bytes, s.reserved_bytes));
+        kvweir::sync::Bell::default().wait(0, Duration::from_millis(20));
+    }
+    panic!(
+        "the account and du below the root disagree: {:?}",
+        &seen[seen.len() - 4..]
+    );
 }
 
 pub(crate) fn keys(range: std::ops::Range<u64>) -> Vec<Key> {

@@ -56,6 +56,9 @@ impl Life {
                 .threads
                 .map_or_else(PoolSize::default, |n| PoolSize::new(n.div_ceil(2), n.div_ceil(2))),
             verify: settings.verify,
+            io_timeout: Some(settings.io_timeout),
+            bounce: settings.bounce,
+            read_only: settings.read_only,
             events: true,
             ..FsSettings::new(root)
         };

@@ -143,3 +143,19 @@ proptest! {
         prop_assert_eq!(&requests[0], &requests[requests.len() - 1]);
     }
 }
+
+#[test]
+fn a_fuzzed_trace_is_read_or_refused_without_panic() {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(format!("{GOOD}\n{GOOD}\n").as_bytes()).unwrap();
+    let samples = [
+        GOOD.as_bytes().to_vec(),
+        format!("{GOOD}\n\n{GOOD}\n").into_bytes(),
+        gz.finish().unwrap(),
+    ];
+    kvweir::fuzz::fuzz("trace", &samples, |bytes| {
+        for bad in [BadLines::Refuse, BadLines::Skip] {
+            let _ = read(bytes, bad);
+        }
+    });
+}

@@ -16,6 +16,8 @@ GAUGES: dict[str, tuple[str, Any]] = {
     "queued_blocks": ("Blocks waiting for an I/O worker.", "queued_blocks"),
     "startup_seconds": ("From opening the root to ready.", "startup_seconds"),
     "recovered_blocks": ("Blocks found at start.", "recovered_blocks"),
+    "breaker_state": ("Whether the tier is asked at all: 0 closed (it is), 1 half-open, 2 open.", "breaker_state"),
+    "hung_operations": ("Operations given up whose I/O has not returned.", "hung_operations"),
 }
 COUNTERS: dict[str, tuple[str, Any]] = {
     "stored_blocks": ("Blocks written.", "stored_blocks"),
@@ -27,6 +29,8 @@ COUNTERS: dict[str, tuple[str, Any]] = {
     "verification_failures": ("Blocks whose checksum, key or size was wrong.", "verification_failures"),
     "unlink_failures": ("Files that could not be removed.", "unlink_failures"),
     "pin_leases_expired": ("Requests whose pins were taken back.", "pin_leases_expired"),
+    "breaker_opened": ("How often the breaker opened.", "breaker_opened"),
+    "jobs_timed_out": ("Jobs given up at their deadline.", "jobs_timed_out"),
     "store_device_seconds": ("Time the device worked on stores.", "store_device_seconds"),
     "load_device_seconds": ("Time the device worked on loads.", "load_device_seconds"),
 }

@@ -9,6 +9,7 @@ from kvweir import InvalidError, parse_size
 ALIASES = {"max_cache_size_bytes": "max_bytes", "capacity_bytes": "max_bytes"}
 SIZES = ("max_bytes", "min_free_bytes", "max_inflight_bytes")
 POLICIES = ("lru", "arc", "s3fifo")
+BOUNCES = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class FsSettings:
     verify: bool = True
     pin_ttl_s: float = 600.0
     miss_ttl_s: float = 1.0
+    io_timeout_s: float = 30.0
+    bounce: str = "auto"
+    read_only: bool = False
     max_inflight_bytes: int | None = None
 
     @classmethod
@@ -50,12 +54,13 @@ class FsSettings:
                 values[name] = _size(name, values[name])
         for name in ("n_read_threads", "n_write_threads"):
             _check(name, values.get(name), lambda v: v is None or _is_int(v) and 1 <= v <= 256, "1 to 256 threads")
-        for name in ("pin_ttl_s", "miss_ttl_s"):
+        for name in ("pin_ttl_s", "miss_ttl_s", "io_timeout_s"):
             value = values.get(name, 1)
             _check(name, value, _is_time, "a number of seconds, zero or more,")
-        for name in ("enable_kv_events", "verify"):
+        for name in ("enable_kv_events", "verify", "read_only"):
             _check(name, values.get(name, False), lambda v: isinstance(v, bool), "true or false")
         _check("policy", values.get("policy", "lru"), lambda v: v in POLICIES, "lru, arc or s3fifo")
+        _check("bounce", values.get("bounce", "auto"), lambda v: v in BOUNCES, "auto, always or never")
         extra = values.get("namespace_extra", "")
         _check("namespace_extra", extra, lambda v: isinstance(v, str), "a text")
         word = values.get("locality")

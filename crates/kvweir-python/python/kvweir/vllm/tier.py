@@ -77,6 +77,9 @@ class KvweirFsTier(SecondaryTierManager):
             locality=settings.locality,
             pin_ttl_s=settings.pin_ttl_s,
             miss_ttl_s=settings.miss_ttl_s,
+            io_timeout_s=settings.io_timeout_s,
+            bounce=settings.bounce,
+            read_only=settings.read_only,
             order=compat.KEY_POSITIONS,
         )
         # vLLM calls these thousands of times a step: no Python frame in between

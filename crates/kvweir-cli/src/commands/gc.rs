@@ -1,0 +1,116 @@
+//! `kvweir gc`: what nobody needs any more.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use kvweir::fs::admin::{Collected, GcOptions, RegionState};
+
+use crate::{
+    admin::{self, OrCouldNotRun, RootArgs},
+    cli::Ending,
+    summary::table::{Section, bytes, count},
+};
+
+const EXAMPLES: &str = "\
+The age of a namespace is that of its newest block: reads leave no trace on disk, so choose an age longer
+than a model may be read without a new block. Temporaries and shared memory less than a minute old stay.
+Shared memory stays where the processes of all users and containers cannot be seen.
+
+Exit codes: 0 good, 1 something could not be removed, 2 it could not run, such as while an engine holds
+the root.
+
+Examples:
+  # What would go
+  kvweir gc /mnt/nvme/kv --older-than 30d
+
+  # Remove it
+  kvweir gc /mnt/nvme/kv --older-than 30d --yes
+
+  # The directory only
+  kvweir gc /mnt/nvme/kv --no-shm --yes";
+
+/// Flags of `kvweir gc`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES, after_help = "--help tells more and gives examples")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    root: RootArgs,
+
+    /// Also namespaces into which nothing was written for so long: 12h, 30d, 8weeks [unset: none]
+    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
+
+    /// Where engines keep shared memory
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    shm: PathBuf,
+
+    /// Leave shared memory alone
+    #[arg(long, conflicts_with = "shm")]
+    no_shm: bool,
+
+    /// Remove instead of saying what
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let root = admin::open(&args.root.root)?;
+    let claim = admin::claim(&root, args.yes)?;
+    let options = GcOptions {
+        older_than: args.older_than,
+        shm: (!args.no_shm).then(|| args.shm.clone()),
+        ..GcOptions::default()
+    };
+    let report = root.gc(&options, claim.as_ref()).or_could_not_run()?;
+    admin::show(args.root.json, &report, || sections(&report))?;
+    admin::say_dry(report.done, args.root.json);
+    Ok(if report.failed.is_empty() {
+        Ending::Good
+    } else {
+        Ending::Bad
+    })
+}
+
+fn sections(r: &Collected) -> Vec<Section> {
+    let mut out = vec![admin::list(
+        if r.done { "removed" } else { "gc would remove" },
+        vec![
+            ("directory", r.root.clone()),
+            ("temporaries", admin::pile(r.temporaries)),
+            ("temporaries that stay", count(r.temporaries_kept)),
+            ("empty directories", count(r.empty_directories)),
+            ("namespaces", count(r.namespaces.len() as u64)),
+        ],
+    )];
+    let namespaces: Vec<String> = r
+        .namespaces
+        .iter()
+        .map(|n| {
+            let kept = n.kept.as_ref().map_or_else(String::new, |k| format!("; {k}"));
+            let age = admin::span(n.unused_s);
+            format!(
+                "{}: {} blocks, nothing written for {age}{kept}",
+                n.directory,
+                admin::pile(n.blocks)
+            )
+        })
+        .collect();
+    out.extend(admin::lines("namespaces", &namespaces));
+    let regions: Vec<String> = r
+        .regions
+        .iter()
+        .map(|region| {
+            let state = match &region.state {
+                RegionState::Gone if r.done => "removed: no process used it".into(),
+                RegionState::Gone => "no process uses it".into(),
+                RegionState::InUse(pids) => format!("stays: in use by {pids:?}"),
+                RegionState::Left(why) => format!("stays: {why}"),
+            };
+            format!("{} ({}): {state}", region.paths.join(", "), bytes(region.bytes))
+        })
+        .collect();
+    out.extend(admin::lines("shared memory", &regions));
+    out.extend(admin::lines("could not be removed", &r.failed));
+    out
+}

@@ -1,0 +1,177 @@
+//! `kvweir verify`: every block against its trailer, name and namespace.
+
+use anyhow::Result;
+use kvweir::fs::admin::{Repaired, Verification, VerifyOptions};
+use serde::Serialize;
+
+use crate::{
+    admin::{self, OrCouldNotRun, RootArgs},
+    cli::Ending,
+    progress::Progress,
+    summary::table::{Section, bytes, count},
+};
+
+const EXAMPLES: &str = "\
+Faults that --repair removes: damaged_trailer, damaged_payload, wrong_key, wrong_namespace, wrong_size,
+zero_length, leftover_temporary, empty_directory. Faults that stay, since nothing is proved: other_size,
+newer_format, unreadable. For not_in_journal, damaged_journal, damaged_ledger and with every removal it gives
+the journals up, so that the next start walks the root.
+
+Files are compared with the journals only while no engine holds the root. What journals tell of and has no
+file is told, and is no finding.
+
+Exit codes: 0 clean, 1 findings (also when they were repaired), 2 it could not run, such as --repair while
+an engine holds the root.
+
+Examples:
+  # Is the device still good? May run beside the engine
+  kvweir verify /mnt/nvme/kv
+
+  # What would be removed, then remove it
+  kvweir verify /mnt/nvme/kv --repair
+  kvweir verify /mnt/nvme/kv --repair --yes
+
+  # One model, gently
+  kvweir verify /mnt/nvme/kv --namespace org_model_0123456789ab_r0 --threads 1
+
+  # Count of each fault
+  kvweir verify /mnt/nvme/kv --json | jq .faults";
+
+/// Flags of `kvweir verify`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES, after_help = "--help tells more and gives examples")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    root: RootArgs,
+
+    /// Remove what is provably bad; only says what it would remove without --yes
+    #[arg(long)]
+    repair: bool,
+
+    /// Do what --repair says
+    #[arg(long, requires = "repair")]
+    yes: bool,
+
+    /// Threads that read [default: 4 a usable CPU, 4 to 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+
+    /// Only this namespace: the name of its directory
+    #[arg(long, value_name = "NS")]
+    namespace: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    verification: &'a Verification,
+    gb_s: f64,
+    repair: Option<&'a Repaired>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<Ending> {
+    let mut root = admin::open(&args.root.root)?;
+    if let Some(n) = args.threads {
+        root = root.threads(usize::from(n));
+    }
+    // held from before the first look to after the last removal
+    let claim = if args.repair {
+        admin::claim(&root, args.yes)?
+    } else {
+        None
+    };
+    let options = VerifyOptions {
+        namespace: args.namespace.as_deref(),
+        claim: claim.as_ref(),
+    };
+    let progress = Progress::blocks(!args.root.json);
+    let found = root.verify(&options, &|now| progress.at(now));
+    progress.finish();
+    let found = found.or_could_not_run()?;
+    let repaired = match args.repair {
+        true => Some(root.repair(&found, claim.as_ref()).or_could_not_run()?),
+        false => None,
+    };
+    let report = Report {
+        verification: &found,
+        gb_s: found.gb_s(),
+        repair: repaired.as_ref(),
+    };
+    admin::show(args.root.json, &report, || sections(&found, repaired.as_ref()))?;
+    if let Some(r) = repaired {
+        admin::say_dry(r.done, args.root.json);
+    }
+    Ok(if found.is_clean() {
+        Ending::Good
+    } else {
+        Ending::Bad
+    })
+}
+
+fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
+    let mut rows = vec![
+        ("directory", v.root.clone()),
+        ("blocks read", count(v.blocks)),
+        ("  good", count(v.good)),
+        ("  without trailer, nothing to compare", count(v.unverified)),
+        ("vanished meanwhile", count(v.vanished)),
+        ("being written", count(v.being_written)),
+        (
+            "read",
+            format!("{} in {:.2} s, {:.2} GB/s", bytes(v.bytes), v.seconds, v.gb_s()),
+        ),
+        ("findings", count(v.findings.len() as u64)),
+    ];
+    let names: Vec<String> = v.faults.keys().map(|f| format!("  {f}")).collect();
+    rows.extend(
+        names
+            .iter()
+            .zip(v.faults.values())
+            .map(|(f, n)| (f.as_str(), count(*n))),
+    );
+    let j = &v.journals;
+    if j.compared {
+        rows.extend([
+            ("blocks in journals", count(j.blocks)),
+            ("  without file, no fault", count(j.journal_without_file)),
+            ("  directories in doubt", count(j.directories_in_doubt)),
+        ]);
+    }
+    let mut out = vec![admin::list("verification", rows)];
+    out.extend(admin::lines("not compared with journals", j.why_not.as_slice()));
+    out.extend(admin::lines(
+        "directories of blocks without file, some of them",
+        &j.without_file_in,
+    ));
+    let found: Vec<String> = v
+        .findings
+        .iter()
+        .map(|f| format!("{}  {}: {}", f.fault.as_str(), f.path, f.detail))
+        .collect();
+    out.extend(admin::lines("findings", &found));
+    out.extend(admin::lines(
+        "namespaces whose identity is not known",
+        &v.without_identity,
+    ));
+    if let Some(r) = repaired {
+        out.push(admin::list(
+            if r.done { "repaired" } else { "repair would remove" },
+            vec![
+                ("files", admin::pile(r.files)),
+                ("directories", count(r.directories)),
+                ("findings that stay", count(r.kept)),
+                (
+                    "journals",
+                    if r.next_start_walks {
+                        "given up: the next start walks the root".into()
+                    } else {
+                        "stay".into()
+                    },
+                ),
+            ],
+        ));
+        out.extend(admin::lines("could not be removed", &r.failed));
+    }
+    out
+}

@@ -1,0 +1,259 @@
+//! Oldest blocks first, down to a size. As the engine's own trim at start: by time of writing, across namespaces.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use foldhash::fast::FixedState;
+
+use serde::Serialize;
+
+use super::{
+    super::watch::{Met, Watch},
+    Admin, Claim, Pile, age_s,
+};
+use crate::{
+    error::{Error, IoClass, Result, classify},
+    io::round_up,
+    sync::lock,
+};
+
+/// What a trim did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Trimmed {
+    /// The directory.
+    pub root: String,
+    /// Whether anything was done.
+    pub done: bool,
+    /// The size asked for.
+    pub to_bytes: u64,
+    /// What `du` counted before.
+    pub before_bytes: u64,
+    /// What `du` counts now, or would count at most.
+    pub after_bytes: u64,
+    /// Blocks removed.
+    pub blocks: Pile,
+    /// Directories removed with them.
+    pub directories: u64,
+    /// Bytes of journals, which go with the first block: the next start walks the root.
+    pub journal_bytes: u64,
+    /// Seconds since the newest block that went was written.
+    pub newest_removed_s: Option<u64>,
+    /// What could not be removed, and why.
+    pub failed: Vec<String>,
+}
+
+impl Trimmed {
+    /// Whether the size was, or would be, reached.
+    pub fn is_reached(&self) -> bool {
+        self.after_bytes <= self.to_bytes
+    }
+}
+
+/// A block that may go.
+struct Victim {
+    mtime_ns: i128,
+    /// Number of its directory.
+    dir: usize,
+    name: Box<str>,
+    bytes: u64,
+}
+
+/// A directory, so that a plan knows which become empty.
+#[derive(Default)]
+struct Dir {
+    path: PathBuf,
+    bytes: u64,
+    entries: u64,
+}
+
+struct Blocks<'a> {
+    admin: &'a Admin,
+    /// Unit of allocation.
+    unit: u64,
+    all: Mutex<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    victims: Vec<Victim>,
+    dirs: Vec<Dir>,
+    by_path: HashMap<PathBuf, usize, FixedState>,
+    /// Of all that lies below the root.
+    bytes: u64,
+    /// Of journals.
+    journal_bytes: u64,
+    unreadable: Vec<String>,
+}
+
+impl Gathered {
+    /// The number of a directory, which is told before what lies in it.
+    fn dir(&mut self, path: &Path) -> usize {
+        if let Some(&n) = self.by_path.get(path) {
+            return n;
+        }
+        let n = self.dirs.len();
+        self.by_path.insert(path.to_owned(), n);
+        self.dirs.push(Dir {
+            path: path.to_owned(),
+            ..Dir::default()
+        });
+        n
+    }
+
+    /// Counts an entry of the directory that `path` lies in.
+    fn enter(&mut self, path: &Path) {
+        let n = path.parent().map(|p| self.dir(p));
+        if let Some(d) = n.and_then(|n| self.dirs.get_mut(n)) {
+            d.entries += 1;
+        }
+    }
+
+    /// Takes an entry away from directory `n`; where it was the last, the directory goes too. Returns what goes.
+    fn leave(&mut self, mut n: usize, root: &Path) -> Pile {
+        let mut gone = Pile::default();
+        while let Some(d) = self.dirs.get_mut(n) {
+            d.entries = d.entries.saturating_sub(1);
+            let parent = d.path.parent().unwrap_or(root);
+            // the namespace's own directory stays
+            if d.entries > 0 || parent == root {
+                break;
+            }
+            gone.add(d.bytes);
+            let Some(&above) = self.by_path.get(parent) else {
+                break;
+            };
+            n = above;
+        }
+        gone
+    }
+}
+
+impl Watch for Blocks<'_> {
+    fn met(&self, what: Met<'_>) {
+        let mut all = lock(&self.all);
+        match what {
+            Met::Block(file) => {
+                // what is written but not yet allocated will be
+                let bytes = file.stat.allocated.max(round_up(file.stat.len, self.unit));
+                let dir = all.dir(file.dir);
+                if let Some(d) = all.dirs.get_mut(dir) {
+                    d.entries += 1;
+                }
+                all.bytes += bytes;
+                all.victims.push(Victim {
+                    mtime_ns: file.stat.mtime_ns,
+                    dir,
+                    name: file.name.into(),
+                    bytes,
+                });
+            }
+            Met::Temp { path, stat } | Met::Foreign { path, stat } => {
+                all.bytes += stat.allocated.max(round_up(stat.len, self.unit));
+                all.enter(path);
+            }
+            Met::Own { path, stat } => {
+                let bytes = stat.allocated.max(round_up(stat.len, self.unit));
+                all.bytes += bytes;
+                if self.admin.is_journal(path) {
+                    all.journal_bytes += bytes;
+                }
+            }
+            Met::Dir { path, stat, .. } => {
+                let n = all.dir(path);
+                if let Some(d) = all.dirs.get_mut(n) {
+                    d.bytes = stat.allocated;
+                }
+                all.bytes += stat.allocated;
+                all.enter(path);
+            }
+            Met::Unreadable { error, .. } => all.unreadable.push(error.to_string()),
+            Met::Namespace { .. } | Met::Empty { .. } => {}
+        }
+    }
+}
+
+impl Admin {
+    /// Removes the oldest blocks until `du` of the root is at most `to_bytes`; without a claim only counts them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk.
+    /// What cannot be removed is listed.
+    pub fn trim(&self, to_bytes: u64, claim: Option<&Claim>) -> Result<Trimmed> {
+        claim.map_or(Ok(()), |c| c.covers(self))?;
+        let space = self.disk.space(&self.root);
+        let unit = space
+            .map_err(|e| Error::io("ask for space", self.root.display(), e))?
+            .block;
+        let mut all = self.blocks(unit)?;
+        let mut bytes = all.bytes;
+        let mut out = Trimmed {
+            root: self.root.display().to_string(),
+            done: claim.is_some(),
+            to_bytes,
+            before_bytes: bytes,
+            failed: std::mem::take(&mut all.unreadable),
+            ..Trimmed::default()
+        };
+        let mut victims = std::mem::take(&mut all.victims);
+        victims.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
+        let now = self.unix_ns();
+        let mut changes = false;
+        for v in victims {
+            if bytes <= to_bytes {
+                break;
+            }
+            if !std::mem::replace(&mut changes, true) {
+                claim.map_or(Ok(()), Claim::change)?;
+                out.journal_bytes = all.journal_bytes;
+                bytes = bytes.saturating_sub(all.journal_bytes);
+                if bytes <= to_bytes {
+                    break;
+                }
+            }
+            let Some(dir) = all.dirs.get(v.dir).map(|d| d.path.clone()) else {
+                continue;
+            };
+            let path = dir.join(&*v.name);
+            let gone = claim.map_or(Ok(()), |_| self.disk.remove_file(&path));
+            if let Err(e) = gone.or_else(|e| {
+                if classify(&e) == IoClass::Gone {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            }) {
+                out.failed.push(format!("{}: {e}", self.short(&path)));
+                continue;
+            }
+            out.blocks.add(v.bytes);
+            out.newest_removed_s = Some(age_s(now, v.mtime_ns));
+            let dirs = match claim {
+                Some(_) => self.remove_empty(&dir),
+                None => all.leave(v.dir, &self.root),
+            };
+            out.directories += dirs.files;
+            bytes = bytes.saturating_sub(v.bytes + dirs.bytes);
+        }
+        out.after_bytes = match claim {
+            Some(_) => self.blocks(unit)?.bytes,
+            None => bytes,
+        };
+        Ok(out)
+    }
+
+    fn blocks(&self, unit: u64) -> Result<Gathered> {
+        let blocks = Blocks {
+            admin: self,
+            unit,
+            all: Mutex::default(),
+        };
+        self.walk(self.threads, &blocks)?;
+        Ok(blocks
+            .all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}

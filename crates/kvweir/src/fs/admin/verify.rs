@@ -1,0 +1,366 @@
+//! Every block of a root against its trailer, name and namespace (I2), in parallel: the threads of the walk read what
+//! they find. What is provably bad can be removed by [`Admin::repair`]; what merely cannot be read or understood
+//! stays. Files are also compared with the journals of the root's members (`journals.rs`).
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde::Serialize;
+
+use super::{
+    super::watch::{BlockFile, Met, Watch},
+    Admin, Claim, OnProgress, Pile, Progress,
+    check::{CHUNK, Outcome, check},
+    identity::Config,
+    journals::{JournalCheck, Journals},
+    survey::{Content, Expected},
+};
+use crate::{
+    error::{Error, IoClass, Result, classify},
+    io::PageBuffer,
+    sync::lock,
+};
+
+/// What may be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// The page behind the block is torn or foreign.
+    DamagedTrailer,
+    /// The block's bytes are not those that were stored.
+    DamagedPayload,
+    /// Another key's block lies under this name.
+    WrongKey,
+    /// Another namespace's block lies in this directory.
+    WrongNamespace,
+    /// Neither a block's length nor that of a block with trailer.
+    WrongSize,
+    /// Nothing in it.
+    ZeroLength,
+    /// A temporary of ours that nobody writes.
+    LeftoverTemporary,
+    /// A directory of the layout without entries.
+    EmptyDirectory,
+    /// A whole block, but of another length than its namespace's others: a miss to the engine. Stays.
+    OtherSize,
+    /// A trailer of a version that this program does not know. Stays.
+    NewerFormat,
+    /// The system would not let it be read. Stays.
+    Unreadable,
+    /// A block file that no journal knows: counted by nobody. Stays; a repair lets the next start walk and count it.
+    NotInJournal,
+    /// A journal whose bytes are not what was written. A repair gives all journals up.
+    DamagedJournal,
+    /// A ledger whose bytes are not what was written. A repair gives it up.
+    DamagedLedger,
+}
+
+impl Fault {
+    /// The words for people and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DamagedTrailer => "damaged_trailer",
+            Self::DamagedPayload => "damaged_payload",
+            Self::WrongKey => "wrong_key",
+            Self::WrongNamespace => "wrong_namespace",
+            Self::WrongSize => "wrong_size",
+            Self::ZeroLength => "zero_length",
+            Self::LeftoverTemporary => "leftover_temporary",
+            Self::EmptyDirectory => "empty_directory",
+            Self::OtherSize => "other_size",
+            Self::NewerFormat => "newer_format",
+            Self::Unreadable => "unreadable",
+            Self::NotInJournal => "not_in_journal",
+            Self::DamagedJournal => "damaged_journal",
+            Self::DamagedLedger => "damaged_ledger",
+        }
+    }
+
+    /// Whether it proves that nothing is lost by removing the file.
+    pub const fn is_provable(self) -> bool {
+        !self.is_of_journals() && !matches!(self, Self::OtherSize | Self::NewerFormat | Self::Unreadable)
+    }
+
+    /// Whether it is mended by the next start, when it walks the root.
+    pub const fn is_of_journals(self) -> bool {
+        matches!(
+            self,
+            Self::NotInJournal | Self::DamagedJournal | Self::DamagedLedger
+        )
+    }
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    /// What.
+    pub fault: Fault,
+    /// Where, from the root on.
+    pub path: String,
+    /// In words.
+    pub detail: String,
+}
+
+/// What to verify.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyOptions<'a> {
+    /// Only this namespace, by its directory's name.
+    pub namespace: Option<&'a str>,
+    /// The caller's own hold of the root: then no temporary can be a store of an engine under way.
+    pub claim: Option<&'a Claim>,
+}
+
+/// What a verification came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Verification {
+    /// The directory.
+    pub root: String,
+    /// Blocks read.
+    pub blocks: u64,
+    /// Of these, blocks of which everything was compared and is right.
+    pub good: u64,
+    /// Blocks of a block's length without trailer: there is nothing to compare them with.
+    pub unverified: u64,
+    /// Files that went while they were looked at.
+    pub vanished: u64,
+    /// Temporaries of stores under way.
+    pub being_written: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Seconds that reading took.
+    pub seconds: f64,
+    /// Namespaces whose identity is not known, so that wrong ones are told by comparison with each other.
+    pub without_identity: Vec<String>,
+    /// The comparison with the journals.
+    pub journals: JournalCheck,
+    /// How many of each fault.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// All faults, by kind and path.
+    pub findings: Vec<Finding>,
+}
+
+impl Verification {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Billions of bytes read a second.
+    pub fn gb_s(&self) -> f64 {
+        self.bytes as f64 / 1e9 / self.seconds.max(1e-9)
+    }
+}
+
+/// What a repair did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Repaired {
+    /// Whether anything was done.
+    pub done: bool,
+    /// Files removed.
+    pub files: Pile,
+    /// Directories removed.
+    pub directories: u64,
+    /// Findings that stay, since nothing is proved.
+    pub kept: u64,
+    /// Whether journals and ledger are given up, so that the next start walks the root: with every change, and for
+    /// what is wrong with the journals themselves.
+    pub next_start_walks: bool,
+    /// What could not be removed, and why.
+    pub failed: Vec<String>,
+}
+
+struct Reader<'a> {
+    admin: &'a Admin,
+    only: Option<&'a str>,
+    expected: BTreeMap<PathBuf, Expected>,
+    held: bool,
+    journals: Journals,
+    buffers: Mutex<Vec<PageBuffer>>,
+    found: Mutex<Verification>,
+    progress: OnProgress<'a>,
+    of_blocks: u64,
+    blocks: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Watch for Reader<'_> {
+    fn wants(&self, namespace: &str) -> bool {
+        self.only.is_none_or(|o| o == namespace)
+    }
+
+    fn met(&self, what: Met<'_>) {
+        match what {
+            Met::Block(file) => self.block(file),
+            Met::Temp { path, .. } => {
+                if self.held || self.admin.is_being_written(path) {
+                    lock(&self.found).being_written += 1;
+                } else {
+                    self.bad(Fault::LeftoverTemporary, path, "nobody writes it".into());
+                }
+            }
+            // an engine makes a directory before it writes into it
+            Met::Empty { path } if !self.held => self.bad(Fault::EmptyDirectory, path, "no entries".into()),
+            Met::Unreadable { path, error } => self.bad(Fault::Unreadable, path, error.to_string()),
+            _ => {}
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn block(&self, file: &BlockFile<'_>) {
+        // new since the survey, then its namespace is too, and its files are judged by themselves
+        let none = Expected::default();
+        let ns = file.dir.ancestors().nth(2);
+        let expected = ns.and_then(|ns| self.expected.get(ns)).unwrap_or(&none);
+        let kept = lock(&self.buffers).pop();
+        let buf = kept.map_or_else(|| PageBuffer::new(CHUNK), Ok);
+        let (outcome, bytes) = match buf {
+            Ok(mut buf) => {
+                let checked = check(&*self.admin.disk, file, expected, &mut buf);
+                lock(&self.buffers).push(buf);
+                checked
+            }
+            Err(e) => (Outcome::Bad(Fault::Unreadable, e.to_string()), 0),
+        };
+        {
+            let mut found = lock(&self.found);
+            found.blocks += u64::from(!matches!(outcome, Outcome::Vanished));
+            found.bytes += bytes;
+            match &outcome {
+                Outcome::Good => found.good += 1,
+                Outcome::Unverified => found.unverified += 1,
+                Outcome::Vanished => found.vanished += 1,
+                Outcome::Bad(..) => {}
+            }
+        }
+        if !matches!(outcome, Outcome::Vanished) {
+            self.journals.met(file);
+        }
+        if let Outcome::Bad(fault, detail) = outcome {
+            self.bad(fault, &file.dir.join(file.name), detail);
+        }
+        (self.progress)(Progress {
+            blocks: self.blocks.fetch_add(1, Ordering::Relaxed) + 1,
+            of_blocks: self.of_blocks,
+            bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes,
+        });
+    }
+
+    fn bad(&self, fault: Fault, path: &Path, detail: String) {
+        let path = self.admin.short(path);
+        lock(&self.found).findings.push(Finding { fault, path, detail });
+    }
+}
+
+impl Admin {
+    /// Reads and compares every block. Beside a live engine files may come and go: that is no fault.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a namespace that is not there, and the I/O error of the
+    /// root itself; whatever cannot be read below it is a finding.
+    pub fn verify(&self, options: &VerifyOptions<'_>, progress: OnProgress<'_>) -> Result<Verification> {
+        options.claim.map_or(Ok(()), |c| c.covers(self))?;
+        let only = options.namespace;
+        let content = self.survey(only)?;
+        if let Some(only) = only.filter(|_| content.namespaces.is_empty()) {
+            let message = format!("there is no namespace {only} below {}", self.root.display());
+            return Err(Error::invalid("verify", message));
+        }
+        let mut report = Verification {
+            root: self.root.display().to_string(),
+            ..Verification::default()
+        };
+        let mut expected = BTreeMap::new();
+        for (path, e, known) in self.expectations(&content) {
+            if !known {
+                report.without_identity.push(self.short(&path));
+            }
+            expected.insert(path, e);
+        }
+        let reader = Reader {
+            admin: self,
+            only,
+            expected,
+            held: options.claim.is_none() && self.see()?.is_held(),
+            journals: self.journals(only, options.claim)?,
+            buffers: Mutex::default(),
+            found: Mutex::new(report),
+            progress,
+            of_blocks: content.namespaces.values().map(|f| f.blocks.files).sum(),
+            blocks: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        };
+        let began = self.clock.now();
+        self.walk(self.threads, &reader)?;
+        let seconds = self.clock.now().since(began).as_secs_f64();
+        let (journals, findings) = self.compare(reader.journals, options.claim)?;
+        let mut report = reader
+            .found
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        report.seconds = seconds;
+        report.journals = journals;
+        report.findings.extend(findings);
+        report.findings.sort_unstable();
+        for f in &report.findings {
+            *report.faults.entry(f.fault.as_str()).or_default() += 1;
+        }
+        Ok(report)
+    }
+
+    /// What the files of each namespace should be, and whether its identity is known.
+    pub(super) fn expectations(&self, content: &Content) -> Vec<(PathBuf, Expected, bool)> {
+        let of = content.namespaces.values().map(|facts| {
+            let config = Config::read(&*self.disk, &self.root, &facts.name());
+            let e = facts.expected(&*self.disk, &config);
+            (facts.path.clone(), e, config.namespace().is_some())
+        });
+        of.collect()
+    }
+
+    /// Removes what `report` proves bad, leftovers and empty directories included, and gives the journals up where
+    /// anything is removed or they are wrong themselves; without a claim only counts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of giving the
+    /// journals up. What cannot be removed is listed.
+    pub fn repair(&self, report: &Verification, claim: Option<&Claim>) -> Result<Repaired> {
+        claim.map_or(Ok(()), |c| c.covers(self))?;
+        let mut out = Repaired {
+            done: claim.is_some(),
+            ..Repaired::default()
+        };
+        let mends = |f: &Finding| f.fault.is_provable() || f.fault.is_of_journals();
+        out.next_start_walks = report.findings.iter().any(mends);
+        if let Some(c) = claim.filter(|_| out.next_start_walks) {
+            c.change()?;
+        }
+        for f in report.findings.iter().filter(|f| !f.fault.is_of_journals()) {
+            if !f.fault.is_provable() {
+                out.kept += 1;
+                continue;
+            }
+            let path = self.root.join(&f.path);
+            if f.fault == Fault::EmptyDirectory {
+                out.directories += claim.map_or(1, |_| self.remove_empty(&path).files);
+                continue;
+            }
+            let bytes = self.disk.stat(&path).map_or(0, |s| s.allocated);
+            let gone = claim.map_or(Ok(()), |_| self.disk.remove_file(&path));
+            match gone {
+                Err(e) if classify(&e) != IoClass::Gone => out.failed.push(format!("{}: {e}", f.path)),
+                _ => out.files.add(bytes),
+            }
+            if let (Some(dir), true) = (path.parent(), claim.is_some()) {
+                out.directories += self.remove_empty(dir).files;
+            }
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,557 @@
+//! Appending to a member's journal. Only workers and the keeper come here, never the scheduler (I8). What the file
+//! grows by is counted before it is written (I1).
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::{self, IoSlice},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    path,
+    record::{At, DirCosts, Facts, HEADER_BYTES, Header, Record},
+};
+use crate::{
+    block::Fingerprint,
+    fs::{core::Core, index::Shelf, layout::Fan},
+    io::{Disk, DiskFile, disk::OpenMode, round_up},
+    sync::lock,
+};
+
+/// Hashes in one touch record.
+const TOUCHES: usize = 4096;
+/// Removals that wait for the next record, at most.
+const MAX_OWED: usize = 64;
+/// Bytes of a snapshot beside its blocks and directories: header, names, end.
+pub(crate) const SNAPSHOT_BASE: u64 = 4096;
+/// Bytes of a snapshot written at once.
+const PIECE: usize = 256 << 10;
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    member: u32,
+    fs_block: u64,
+    /// Taken before the tier's core lock; held across appends.
+    out: Mutex<Out>,
+    /// Bytes of all files that count.
+    total: AtomicU64,
+    /// Its files cannot be believed any more: nothing is written, and the next owner walks.
+    lost: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Out {
+    file: Box<dyn DiskFile>,
+    header: Header,
+    len: u64,
+    /// The other files that a replay would read: the snapshot, and journals that no snapshot has taken in yet.
+    older: Vec<PathBuf>,
+    /// Their allocated bytes.
+    older_bytes: u64,
+    shelves: HashMap<Shelf, u16, FixedState>,
+    /// What was begun and has not ended: said again at the begin of each generation.
+    open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
+    /// Removals that are not written yet: they go before any other record.
+    owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
+    /// Names of namespaces by number.
+    names: Vec<String>,
+    buf: Vec<u8>,
+}
+
+/// Where a journal that is there goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resume {
+    pub(crate) header: Header,
+    /// Bytes up to the last whole frame.
+    pub(crate) len: u64,
+    /// The other files that were read, and their allocated bytes.
+    pub(crate) older: Vec<PathBuf>,
+    pub(crate) older_bytes: u64,
+}
+
+impl Journal {
+    /// Goes on where a dead member stopped, or begins generation 0 of `member`.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        root: PathBuf,
+        member: u32,
+        fs_block: u64,
+        from: Option<Resume>,
+        (nonce, block_len): (u64, u64),
+        names: Vec<String>,
+    ) -> io::Result<Self> {
+        let is_new = from.is_none();
+        let Resume {
+            header,
+            mut len,
+            older,
+            older_bytes,
+        } = from.unwrap_or(Resume {
+            header: Header {
+                snapshot: false,
+                member,
+                generation: 0,
+                nonce,
+                block_len,
+            },
+            len: 0,
+            older: Vec::new(),
+            older_bytes: 0,
+        });
+        let file = disk.open(
+            &path(&root, false, member, header.generation),
+            OpenMode::ReadWrite,
+            false,
+        )?;
+        if is_new {
+            write_all(&*file, &header.encode(), 0)?;
+            len = HEADER_BYTES as u64;
+        }
+        let out = Out {
+            file,
+            header,
+            len,
+            older,
+            older_bytes,
+            // defined anew in this life: a later definition of a number replaces an earlier one
+            shelves: HashMap::default(),
+            open: HashSet::default(),
+            owed: Vec::new(),
+            names,
+            buf: Vec::new(),
+        };
+        Ok(Self {
+            disk: Arc::clone(disk),
+            root,
+            member,
+            fs_block,
+            total: AtomicU64::new(out.len + out.older_bytes),
+            out: Mutex::new(out),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Allocated bytes of journal and snapshot.
+    pub(crate) fn bytes(&self) -> u64 {
+        let out = lock(&self.out);
+        round_up(out.len, self.fs_block) + out.older_bytes
+    }
+
+    /// Bytes of the journal since its snapshot, and of what came before.
+    pub(crate) fn lengths(&self) -> (u64, u64) {
+        let out = lock(&self.out);
+        (out.len, out.older_bytes)
+    }
+
+    /// Bytes that the next snapshot may take, at most: what it is made of, and a record for each directory.
+    pub(crate) fn next_snapshot(&self) -> u64 {
+        let total = self.total.load(Ordering::Relaxed);
+        round_up(total + total / 2 + SNAPSHOT_BASE, self.fs_block)
+    }
+
+    /// Makes a namespace's directory name known before records speak of its number.
+    pub(crate) fn name(&self, namespace: u16, name: &str) {
+        let mut out = lock(&self.out);
+        let at = usize::from(namespace);
+        if out.names.len() <= at {
+            out.names.resize(at + 1, String::new());
+        }
+        if let Some(n) = out.names.get_mut(at) {
+            name.clone_into(n);
+        }
+    }
+
+    /// A block is about to be written.
+    pub(crate) fn begin(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
+        self.append(core, fp, at, true, Record::Begin)
+    }
+
+    /// It is published.
+    pub(crate) fn stored(
+        &self,
+        core: &Mutex<Core>,
+        fp: Fingerprint,
+        at: (Shelf, Fan),
+        facts: Facts,
+        key: Option<&[u8]>,
+    ) -> io::Result<()> {
+        self.append(core, fp, at, false, |at| Record::Stored(at, facts, key))
+    }
+
+    /// Many are, in one write.
+    pub(crate) fn stored_all<'a>(
+        &self,
+        core: &Mutex<Core>,
+        blocks: impl IntoIterator<Item = (Fingerprint, (Shelf, Fan), Facts, Option<&'a [u8]>)>,
+    ) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        for (fp, (shelf, fan), facts, key) in blocks {
+            let (n, _) = out.shelf(shelf);
+            out.put(&Record::Stored(At { fp, shelf: n, fan }, facts, key));
+            out.open.remove(&(fp, shelf, fan));
+        }
+        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+    }
+
+    /// Directories that are there without blocks: shelf, level, place, cost in units of 512 bytes.
+    pub(crate) fn dirs(&self, core: &Mutex<Core>, dirs: &[(Shelf, u16, Fan, u32)]) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        for &(shelf, level, fan, cost) in dirs {
+            let (shelf, _) = out.shelf(shelf);
+            out.put(&Record::Dir {
+                shelf,
+                level,
+                fan,
+                cost,
+            });
+        }
+        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+    }
+
+    /// A block's file is about to be removed.
+    pub(crate) fn evict(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
+        self.append(core, fp, at, true, Record::Evict)
+    }
+
+    /// Nothing of it is there any more. That goes into the file with the next record, or when the keeper comes: until
+    /// then its removal is in doubt, and the next owner would look.
+    pub(crate) fn gone(&self, core: &Mutex<Core>, fp: Fingerprint, at: (Shelf, Fan), dirs: DirCosts) {
+        let mut out = lock(&self.out);
+        out.owed.push((fp, at, dirs));
+        if out.owed.len() >= MAX_OWED {
+            self.pay(core, &mut out);
+        }
+    }
+
+    /// Writes the removals that are not in the file yet.
+    pub(crate) fn pay_debts(&self, core: &Mutex<Core>) {
+        let mut out = lock(&self.out);
+        if !out.owed.is_empty() {
+            self.pay(core, &mut out);
+        }
+    }
+
+    fn pay(&self, core: &Mutex<Core>, out: &mut Out) {
+        let owed = std::mem::take(&mut out.owed);
+        let mut defined = Vec::new();
+        for &(fp, (shelf, fan), dirs) in &owed {
+            let (n, new) = out.shelf(shelf);
+            if new {
+                defined.push(shelf);
+            }
+            out.put(&Record::Gone(At { fp, shelf: n, fan }, dirs));
+        }
+        match self.flush(core, out) {
+            Ok(()) => {
+                for (fp, (shelf, fan), _) in owed {
+                    out.open.remove(&(fp, shelf, fan));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "removals are not in the journal yet");
+                defined.iter().for_each(|s| {
+                    out.shelves.remove(s);
+                });
+                out.owed = owed;
+            }
+        }
+    }
+
+    /// Notes blocks that were used, least recent first.
+    pub(crate) fn touch(&self, core: &Mutex<Core>, hashes: &[u64]) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        for part in hashes.chunks(TOUCHES) {
+            let bytes: Vec<u8> = part.iter().flat_map(|h| h.to_le_bytes()).collect();
+            out.put(&Record::Touch(&bytes));
+        }
+        self.flush(core, &mut out)
+    }
+
+    fn append<'a>(
+        &self,
+        core: &Mutex<Core>,
+        fp: Fingerprint,
+        (shelf, fan): (Shelf, Fan),
+        opens: bool,
+        record: impl FnOnce(At) -> Record<'a>,
+    ) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        if !out.owed.is_empty() {
+            self.pay(core, &mut out);
+        }
+        let (n, new) = out.shelf(shelf);
+        out.put(&record(At { fp, shelf: n, fan }));
+        let done = self.flush(core, &mut out);
+        if done.is_err() && new {
+            // its definition is not in the file
+            out.shelves.remove(&shelf);
+        }
+        if opens {
+            out.open.insert((fp, shelf, fan));
+        } else if done.is_ok() {
+            out.open.remove(&(fp, shelf, fan));
+        }
+        done
+    }
+
+    fn flush(&self, core: &Mutex<Core>, out: &mut Out) -> io::Result<()> {
+        if self.lost.load(Ordering::Relaxed) {
+            out.buf.clear();
+            return Ok(());
+        }
+        let end = out.len + out.buf.len() as u64;
+        let grows = round_up(end, self.fs_block) - round_up(out.len, self.fs_block);
+        if grows > 0 {
+            lock(core).journal_grows(grows);
+        }
+        let done = write_all(&*out.file, &out.buf, out.len);
+        out.buf.clear();
+        if done.is_ok() {
+            out.len = end;
+            self.total.store(end + out.older_bytes, Ordering::Relaxed);
+        } else if grows > 0 {
+            // what was written of it is overwritten by the next frame; until then it may be there
+            lock(core).journal_shrinks(grows);
+        }
+        done
+    }
+
+    /// Begins the next generation: from now on records go to its journal. The snapshot that it stands on is to be
+    /// written with what is there from now on.
+    pub(crate) fn rotate(&self, core: &Mutex<Core>, (nonce, block_len): (u64, u64)) -> io::Result<Rotation> {
+        let mut out = lock(&self.out);
+        let header = Header {
+            generation: out.header.generation.wrapping_add(1),
+            nonce,
+            block_len,
+            ..out.header
+        };
+        lock(core).journal_grows(self.fs_block);
+        let to = path(&self.root, false, self.member, header.generation);
+        let opened = self
+            .disk
+            .open(&to, OpenMode::CreateNew, false)
+            .and_then(|f| write_all(&*f, &header.encode(), 0).map(|()| f));
+        let file = match opened {
+            Ok(f) => f,
+            Err(e) => {
+                let _ = self.disk.remove_file(&to);
+                lock(core).journal_shrinks(self.fs_block);
+                return Err(e);
+            }
+        };
+        let before = Rotation {
+            header: Header {
+                snapshot: true,
+                ..header
+            },
+            names: out.names.clone(),
+        };
+        out.older_bytes += round_up(out.len, self.fs_block);
+        let left = path(&self.root, false, self.member, out.header.generation);
+        out.older.push(left);
+        out.file = file;
+        out.header = header;
+        out.len = HEADER_BYTES as u64;
+        out.shelves.clear();
+        let open: Vec<_> = out.open.iter().copied().collect();
+        for (fp, shelf, fan) in open {
+            let (shelf, _) = out.shelf(shelf);
+            out.put(&Record::Begin(At { fp, shelf, fan }));
+        }
+        self.flush(core, &mut out)?;
+        Ok(before)
+    }
+
+    /// The snapshot of the current generation is whole: what came before is removed. Returns the bytes freed.
+    pub(crate) fn settle(&self, rotation: &Rotation, snapshot: u64) -> u64 {
+        let whole = path(&self.root, true, self.member, rotation.header.generation);
+        let (older, freed) = {
+            let mut out = lock(&self.out);
+            let bytes = round_up(snapshot, self.fs_block);
+            self.total.store(out.len + bytes, Ordering::Relaxed);
+            (
+                std::mem::replace(&mut out.older, vec![whole]),
+                std::mem::replace(&mut out.older_bytes, bytes),
+            )
+        };
+        for old in older {
+            if let Err(error) = self.disk.remove_file(&old)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %old.display(), %error, "an old journal cannot be removed");
+            }
+        }
+        freed
+    }
+
+    /// Gives the journal up: its files are removed, so that the next owner walks. Returns the bytes freed.
+    pub(crate) fn lose(&self) -> u64 {
+        let mut out = lock(&self.out);
+        self.lost.store(true, Ordering::Relaxed);
+        let freed = round_up(out.len, self.fs_block) + out.older_bytes;
+        out.len = 0;
+        out.older_bytes = 0;
+        let current = path(&self.root, false, self.member, out.header.generation);
+        for old in std::mem::take(&mut out.older).into_iter().chain([current]) {
+            if let Err(error) = self.disk.remove_file(&old) {
+                tracing::warn!(path = %old.display(), %error, "a journal cannot be removed");
+            }
+        }
+        freed
+    }
+
+    /// Gives a snapshot up that could not be made whole.
+    pub(crate) fn give_up(&self, rotation: &Rotation) {
+        let part = path(&self.root, true, self.member, rotation.header.generation);
+        let _ = self.disk.remove_file(&part);
+    }
+}
+
+/// A change of generation.
+#[derive(Debug)]
+pub(crate) struct Rotation {
+    header: Header,
+    names: Vec<String>,
+}
+
+impl Rotation {
+    /// The snapshot's header.
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
+impl Out {
+    /// The number of a shelf in this file, defining it first where it is new.
+    fn shelf(&mut self, shelf: Shelf) -> (u16, bool) {
+        if let Some(&n) = self.shelves.get(&shelf) {
+            return (n, false);
+        }
+        let n = u16::try_from(self.shelves.len()).unwrap_or(u16::MAX);
+        let dir = self
+            .names
+            .get(usize::from(shelf.namespace))
+            .cloned()
+            .unwrap_or_default();
+        self.put(&Record::Shelf {
+            number: n,
+            leaf: shelf.leaf,
+            dir: &dir,
+        });
+        self.shelves.insert(shelf, n);
+        (n, true)
+    }
+
+    fn put(&mut self, record: &Record<'_>) {
+        let offset = self.len + self.buf.len() as u64;
+        record.encode(self.header.nonce, offset, &mut self.buf);
+    }
+}
+
+/// Writes the snapshot of a generation.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    out: Out,
+    records: u64,
+    limit: u64,
+}
+
+impl Snapshot {
+    /// Begins the snapshot of `rotation`'s generation, of at most `limit` bytes.
+    pub(crate) fn start(journal: &Journal, rotation: &Rotation, limit: u64) -> io::Result<Self> {
+        let header = rotation.header;
+        let to = path(&journal.root, true, header.member, header.generation);
+        let file = journal.disk.open(&to, OpenMode::CreateNew, false)?;
+        let out = Out {
+            file,
+            header,
+            len: 0,
+            older: Vec::new(),
+            older_bytes: 0,
+            shelves: HashMap::default(),
+            open: HashSet::default(),
+            owed: Vec::new(),
+            names: rotation.names.clone(),
+            buf: header.encode().to_vec(),
+        };
+        Ok(Self {
+            out,
+            records: 0,
+            limit,
+        })
+    }
+
+    pub(crate) fn stored(
+        &mut self,
+        fp: Fingerprint,
+        (shelf, fan): (Shelf, Fan),
+        facts: Facts,
+        key: Option<&[u8]>,
+    ) -> io::Result<()> {
+        self.put(shelf, |shelf| Record::Stored(At { fp, shelf, fan }, facts, key))
+    }
+
+    pub(crate) fn dir(&mut self, shelf: Shelf, level: u16, fan: Fan, cost: u32) -> io::Result<()> {
+        self.put(shelf, |shelf| Record::Dir {
+            shelf,
+            level,
+            fan,
+            cost,
+        })
+    }
+
+    fn put<'a>(&mut self, shelf: Shelf, record: impl FnOnce(u16) -> Record<'a>) -> io::Result<()> {
+        let (n, new) = self.out.shelf(shelf);
+        self.out.put(&record(n));
+        self.records += 1 + u64::from(new);
+        if self.out.len + self.out.buf.len() as u64 + 64 > self.limit {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if self.out.buf.len() >= PIECE {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        write_all(&*self.out.file, &self.out.buf, self.out.len)?;
+        self.out.len += self.out.buf.len() as u64;
+        self.out.buf.clear();
+        Ok(())
+    }
+
+    /// Closes the snapshot; returns its length in bytes.
+    pub(crate) fn end(mut self) -> io::Result<u64> {
+        self.out.put(&Record::End {
+            records: self.records,
+        });
+        self.flush()?;
+        Ok(self.out.len)
+    }
+}
+
+fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(&[IoSlice::new(bytes)], offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,533 @@
+//! Loading a root: from the journal of a dead member, or by a walk. Also taking over what a dead member left while
+//! this one serves.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    core::{Core, weight},
+    index::{COST_UNIT, Shelf, State},
+    journal::{self, Facts, Journal, Owned, Replayed, Unusable, units},
+    keep::{Dead, Keeper},
+    layout::{Fan, Leaf, high_dir},
+    member::Start,
+    open::Phase,
+    shared::Shared,
+    walk::{Found, Survey, Sweep, Walk},
+};
+use crate::{
+    block::{Fingerprint, Key},
+    error::{Error, Result},
+    evict::RequestTag,
+    io::pool::usable_cpus,
+    sync::lock,
+};
+
+/// Loads what the member owns, and begins or goes on with its journal.
+pub(crate) fn load(k: &mut Keeper) -> Result<()> {
+    let s = std::sync::Arc::clone(&k.shared);
+    let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
+    if k.start == Start::Replay {
+        match journal::replay(&*s.disk, &s.params.root, k.member.number, s.params.fs_block) {
+            Ok(r) if keys_are_known(&s, &r) => return replayed(k, r),
+            Ok(_) => {
+                tracing::info!(tier = %s.params.name, "events need keys, which the last owner did not note");
+            }
+            Err(why) => tracing::warn!(tier = %s.params.name, %why, "the root is walked"),
+        }
+        if k.member.begin_walk(&*s.disk, &s.params.root).map_err(fault)? {
+            k.start = Start::Walk;
+        } else {
+            return Err(Error::new(
+                crate::error::ErrorKind::Busy,
+                "open root",
+                format!(
+                    "the journal of member {} of {} cannot be used, and others use the root: end them, then open it again",
+                    k.member.number,
+                    s.params.root.display()
+                ),
+            ));
+        }
+    }
+    if k.start == Start::Walk {
+        s.set_phase(Phase::Walking);
+    }
+    // nobody has looked at the root's own level since the last member ended
+    if k.alone {
+        let (walk_common, foreign, deep) = if k.start == Start::Walk {
+            let survey = walked(k)?;
+            (survey.common_bytes, survey.foreign_files, Some(survey.deep_bytes))
+        } else {
+            let (common, foreign) = root_level(&s)?;
+            (common, foreign, None)
+        };
+        lock(&s.core).stats.foreign_files = foreign;
+        let done = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
+            p.head.deep = deep.unwrap_or(p.head.deep);
+            p.head.common = walk_common + p.head.deep;
+        });
+        done.map_err(fault)?;
+    }
+    if s.journal.get().is_some() {
+        return Ok(());
+    }
+    begin_journal(&s, k, None)
+}
+
+fn root_level(s: &Shared) -> Result<(u64, u64)> {
+    let mut level = None;
+    with_walk(s, Sweep::All, &|_| {}, |w| level = Some(w.root_level()));
+    level.unwrap_or(Ok((0, 0)))
+}
+
+fn with_walk<R>(
+    s: &Shared,
+    sweep: Sweep,
+    found: &(dyn Fn(&mut [Found]) + Sync),
+    run: impl FnOnce(&Walk<'_>) -> R,
+) -> R {
+    let own = s.ns.dir();
+    run(&Walk {
+        disk: &*s.disk,
+        root: &s.params.root,
+        own,
+        block_len: s.params.block_len as u64,
+        fs_block: s.params.fs_block,
+        want_keys: s.params.keep_keys,
+        threads: (usable_cpus() * 2).clamp(2, 16),
+        sweep,
+        found,
+        number: &|dir| s.number_of(dir),
+        stop: &s.stop,
+        watch: None,
+    })
+}
+
+fn begin_journal(s: &Shared, k: &Keeper, from: Option<journal::Resume>) -> Result<()> {
+    let names = lock(&s.namespaces)
+        .iter()
+        .map(|p| {
+            p.file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        })
+        .collect();
+    let is_new = from.is_none();
+    let journal = Journal::open(
+        &s.disk,
+        s.params.root.clone(),
+        k.member.number,
+        s.params.fs_block,
+        from,
+        (s.nonce(), s.params.block_len as u64),
+        names,
+    )
+    .map_err(|e| Error::io("open the journal", s.params.root.display(), e))?;
+    {
+        let mut core = lock(&s.core);
+        if is_new {
+            core.budget.add_resident(journal.bytes());
+        }
+        core.touched = Some(Vec::new());
+    }
+    let _ = s.journal.set(journal);
+    Ok(())
+}
+
+/// Whether every block of ours has the key that events need.
+fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
+    let own = r.namespaces.iter().position(|n| n == s.ns.dir());
+    !s.params.keep_keys
+        || r.blocks
+            .iter()
+            .all(|o| o.bad || o.key.is_some() || Some(usize::from(o.namespace)) != own)
+}
+
+/// Blocks of our namespace that have another length than ours are none.
+fn mark_other_lengths(s: &Shared, r: &mut Replayed) {
+    let other = r
+        .resume
+        .as_ref()
+        .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
+    let own = r.namespaces.iter().position(|n| n == s.ns.dir());
+    if other {
+        let ours = r
+            .blocks
+            .iter_mut()
+            .filter(|o| Some(usize::from(o.namespace)) == own);
+        ours.for_each(|o| o.bad = true);
+    }
+}
+
+/// Takes what the journal tells.
+fn replayed(k: &mut Keeper, mut r: Replayed) -> Result<()> {
+    let s = std::sync::Arc::clone(&k.shared);
+    mark_other_lengths(&s, &mut r);
+    let other_length = r
+        .resume
+        .as_ref()
+        .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
+    for old in &r.stale {
+        remove(&s, old);
+    }
+    let resume = r.resume.take();
+    if k.alone {
+        let (common, foreign) = root_level(&s)?;
+        lock(&s.core).stats.foreign_files = foreign;
+        let done = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
+            p.head.common = common + p.head.deep;
+        });
+        done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
+    }
+    lock(&s.core).budget.add_resident(r.bytes);
+    let taken = take(&s, r, k.member.number)?;
+    begin_journal(&s, k, resume)?;
+    if other_length {
+        // the journal's header must tell our length
+        k.compact_now = true;
+    }
+    // what was in doubt is known now: said once, so that the next start need not look again
+    log(&s, &taken.looked_at)?;
+    Ok(())
+}
+
+/// What was taken over.
+#[derive(Default)]
+struct Taken {
+    /// Blocks new to the index.
+    blocks: Vec<Owned>,
+    /// Blocks of leaves in doubt, and those that turned out not to be there.
+    looked_at: LookedAt,
+}
+
+#[derive(Default)]
+struct LookedAt {
+    there: Vec<Owned>,
+    gone: Vec<(Fingerprint, u16, Leaf, Fan)>,
+}
+
+/// Puts what a dead member owned into index, policy, directories and account. Numbers of namespaces become ours.
+fn take(s: &Shared, r: Replayed, member: u32) -> Result<Taken> {
+    let numbers: Vec<Option<u16>> = r.namespaces.iter().map(|dir| s.number_of(dir)).collect();
+    let number = |ns: u16| numbers.get(usize::from(ns)).copied().flatten();
+    let mut dir_bytes = 0;
+    for (&(ns, high), &cost) in &r.highs {
+        if let Some(n) = number(ns) {
+            dir_bytes += s.dirs.also(n, Fan(high << 8), None, u64::from(cost) * COST_UNIT);
+        }
+    }
+    for (&(ns, fan, leaf), &cost) in &r.leaves {
+        if let Some(n) = number(ns) {
+            dir_bytes += s.dirs.also(n, fan, Some(leaf), u64::from(cost) * COST_UNIT);
+        }
+    }
+    for (&ns, &cost) in &r.tops {
+        if let Some(n) = number(ns) {
+            dir_bytes += s.dirs.also_top(n, u64::from(cost) * COST_UNIT);
+        }
+    }
+    lock(&s.core).budget.add_resident(dir_bytes);
+    let mut taken = Taken::default();
+    let mut owned: Vec<Owned> = r
+        .blocks
+        .into_iter()
+        .filter_map(|o| renumber(o, &number))
+        .collect();
+    for part in owned.chunks_mut(1024) {
+        let mut core = lock(&s.core);
+        for o in part {
+            if insert(s, &mut core, o) {
+                taken.blocks.push(o.clone());
+            }
+        }
+    }
+    look_at_doubt(s, r.doubt, &number, member, &mut taken)?;
+    Ok(taken)
+}
+
+fn renumber(mut o: Owned, number: &dyn Fn(u16) -> Option<u16>) -> Option<Owned> {
+    o.namespace = number(o.namespace)?;
+    Some(o)
+}
+
+/// Adds a block; `false` where it is there already.
+fn insert(s: &Shared, core: &mut Core, o: &Owned) -> bool {
+    if let Some(id) = core.index.find(o.fp) {
+        if core.index.state(id) != State::Peer {
+            return false;
+        }
+        core.forget_peer(id);
+    }
+    let mut f = Found {
+        fp: o.fp,
+        namespace: o.namespace,
+        leaf: o.leaf,
+        fan: o.fan,
+        cost: u64::from(o.cost) * COST_UNIT,
+        mtime_ns: i128::from(o.written_at) * 1_000_000_000,
+        trailer: o.trailer,
+        id: None,
+        bad: o.bad,
+        key: o.key.clone(),
+    };
+    s.dirs.found_file(o.namespace, o.fan, o.leaf);
+    core.found(&mut f);
+    core.rank(&f);
+    true
+}
+
+/// Looks at the leaves in which something was under way when the member died.
+fn look_at_doubt(
+    s: &Shared,
+    doubt: HashMap<(u16, Fan, Leaf), Vec<Owned>, FixedState>,
+    number: &dyn Fn(u16) -> Option<u16>,
+    member: u32,
+    taken: &mut Taken,
+) -> Result<()> {
+    let mut highs = HashSet::new();
+    for ((ns, fan, leaf), owned) in doubt {
+        let Some(n) = number(ns) else { continue };
+        let Some(dir) = s.namespace(n) else { continue };
+        let only: HashSet<Fingerprint> = owned
+            .iter()
+            .map(|o| o.fp)
+            .filter(|&fp| lock(&s.core).index.find(fp).is_none())
+            .collect();
+        let mut survey = Survey::default();
+        let before = s.dirs.forget_leaf(n, fan, leaf);
+        with_walk(s, Sweep::Member(member), &|_| {}, |w| {
+            w.walk_leaf(n, &dir, (fan, leaf), Some(&only), &s.dirs, &mut survey)
+        })?;
+        survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
+        let mut core = lock(&s.core);
+        core.budget.change(before, survey.dir_bytes);
+        core.stats.swept_files += survey.swept;
+        let mut there = HashSet::new();
+        for f in &mut survey.blocks {
+            core.found(f);
+            core.rank(f);
+            there.insert(f.fp);
+            let o = as_owned(f);
+            taken.blocks.push(o.clone());
+            taken.looked_at.there.push(o);
+        }
+        let gone = owned.iter().filter(|o| !there.contains(&o.fp));
+        taken.looked_at.gone.extend(gone.map(|o| (o.fp, n, leaf, fan)));
+        highs.insert((n, fan.high()));
+    }
+    for (n, high) in highs {
+        let Some(dir) = s.namespace(n) else { continue };
+        let change = s.dirs.look_again(&*s.disk, &dir, n, high, &high_dir(&dir, high));
+        lock(&s.core).budget.change(change.before, change.now);
+    }
+    Ok(())
+}
+
+/// Writes blocks taken over into our own journal.
+fn log(s: &Shared, seen: &LookedAt) -> Result<()> {
+    let Some(j) = s.journal.get() else { return Ok(()) };
+    let fault = |e: io::Error| Error::io("write the journal", s.params.root.display(), e);
+    log_blocks(s, j, &seen.there).map_err(fault)?;
+    j.dirs(&s.core, &s.dirs.empty_ones()).map_err(fault)?;
+    for &(fp, namespace, leaf, fan) in &seen.gone {
+        s.journal_gone(fp, Shelf { namespace, leaf }, fan);
+    }
+    Ok(())
+}
+
+/// Writes blocks into our journal as ours.
+fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Result<()> {
+    for part in blocks.chunks(512) {
+        j.stored_all(
+            &s.core,
+            part.iter().map(|o| {
+                let shelf = Shelf {
+                    namespace: o.namespace,
+                    leaf: o.leaf,
+                };
+                let facts = Facts {
+                    trailer: o.trailer,
+                    bad: o.bad,
+                    cost: o.cost,
+                    written_at: o.written_at,
+                    dirs: s.dirs.costs(o.namespace, o.fan, o.leaf),
+                };
+                (o.fp, (shelf, o.fan), facts, o.key.as_ref().map(Key::as_bytes))
+            }),
+        )?;
+    }
+    Ok(())
+}
+
+/// What is to be written down of a block found by a walk.
+fn as_owned(f: &Found) -> Owned {
+    Owned {
+        fp: f.fp,
+        namespace: f.namespace,
+        leaf: f.leaf,
+        fan: f.fan,
+        trailer: f.trailer,
+        bad: f.bad,
+        cost: units(f.cost),
+        written_at: u32::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0),
+        key: f.key.clone(),
+        used: 0,
+    }
+}
+
+/// Walks the root, serving what is found as it is found, and writes it down.
+fn walked(k: &mut Keeper) -> Result<Survey> {
+    let s = std::sync::Arc::clone(&k.shared);
+    let found = |part: &mut [Found]| {
+        let mut core = lock(&s.core);
+        part.iter_mut().for_each(|f| core.found(f));
+    };
+    let mut survey = with_walk(&s, Sweep::All, &found, |w| w.run(&s.dirs))?;
+    if s.stop.load(Ordering::Relaxed) {
+        return Err(Error::new(
+            crate::error::ErrorKind::Closed,
+            "open root",
+            "the tier was shut down during the walk",
+        ));
+    }
+    survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
+    {
+        let mut core = lock(&s.core);
+        core.budget.add_resident(survey.dir_bytes);
+        core.stats.swept_files = survey.swept;
+    }
+    for part in survey.blocks.chunks(1024) {
+        let mut core = lock(&s.core);
+        part.iter().for_each(|f| core.rank(f));
+    }
+    begin_journal(&s, k, None)?;
+    if let Some(j) = s.journal.get() {
+        let still = |f: &&Found| f.id.is_some() && lock(&s.core).index.find(f.fp) == f.id;
+        let all: Vec<Owned> = survey.blocks.iter().filter(still).map(as_owned).collect();
+        log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.params.root.display(), e))?;
+    }
+    Ok(survey)
+}
+
+/// Takes over what a dead member left: first into our journal, then the lease, then its files go.
+pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable> {
+    let s = std::sync::Arc::clone(&k.shared);
+    let Some(_lock) = k.member.ledger.try_member(d.number)? else {
+        return Ok(());
+    };
+    let same = k.member.change(|p| {
+        p.member(d.number)
+            .filter(|e| e.incarnation == d.incarnation)
+            .map(|e| e.lease)
+    })?;
+    let Some(Some(lease)) = same else { return Ok(()) };
+    let mut r = journal::replay(&*s.disk, &s.params.root, d.number, s.params.fs_block)?;
+    if !keys_are_known(&s, &r) {
+        return Err(Unusable::Damaged(
+            "it does not tell the keys that events need".into(),
+        ));
+    }
+    mark_other_lengths(&s, &mut r);
+    let bytes = r.bytes;
+    let files: Vec<PathBuf> = journal::read::files_of(&*s.disk, &s.params.root, d.number)?
+        .into_iter()
+        .map(|(snapshot, g)| journal::path(&s.params.root, snapshot, d.number, g))
+        .collect();
+    {
+        // its bytes and its right to them come together
+        let mut core = lock(&s.core);
+        let bound = core.budget.bound().unwrap_or(0);
+        core.budget.set_bound(Some(bound.saturating_add(lease)));
+        core.budget.add_resident(bytes);
+    }
+    let broken = |e: Error| Unusable::Damaged(e.to_string());
+    let taken = take(&s, r, d.number).map_err(broken)?;
+    if let Some(j) = s.journal.get() {
+        log_blocks(&s, j, &taken.blocks)?;
+        j.dirs(&s.core, &s.dirs.empty_ones())?;
+    }
+    let me = k.member.number;
+    let passed = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
+        if let Some(Some(e)) = p.member_mut(me) {
+            e.lease += lease;
+        }
+        if let Some(m) = p.member_mut(d.number) {
+            *m = None;
+        }
+    })?;
+    if passed.is_none() {
+        return Err(Unusable::Io(io::ErrorKind::TimedOut.into()));
+    }
+    for f in &files {
+        remove(&s, f);
+    }
+    lock(&s.core).journal_shrinks(bytes);
+    tracing::info!(
+        tier = %s.params.name, member = d.number, blocks = taken.blocks.len(), lease_bytes = lease,
+        "took over what a dead member left"
+    );
+    Ok(())
+}
+
+fn remove(s: &Shared, path: &Path) {
+    if let Err(error) = s.disk.remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "an old journal cannot be removed");
+    }
+}
+
+impl Core {
+    /// Indexes and counts a block found on disk; it has no place among the others yet.
+    fn found(&mut self, f: &mut Found) {
+        self.budget.add_resident(f.cost);
+        let state = if f.bad { State::Bad } else { State::Ready };
+        let shelf = self.index.shelf_id(Shelf {
+            namespace: f.namespace,
+            leaf: f.leaf,
+        });
+        let id = shelf
+            .filter(|_| self.index.find(f.fp).is_none())
+            .and_then(|sh| self.index.insert(f.fp, sh, f.fan, state, f.cost));
+        let Some(id) = id else {
+            // more kinds of leaves than an index can name: counted, not served
+            self.stats.foreign_files += 1;
+            return;
+        };
+        f.id = Some(id);
+        self.index.set_has_trailer(id, f.trailer);
+        self.index
+            .set_written_at(id, u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0));
+        // another namespace's keys are no business of our events
+        if let Some(k) = f.key.as_ref().filter(|_| f.namespace == 0) {
+            self.index.set_key(id, k);
+            if !f.bad {
+                self.events.stored(k);
+            }
+        }
+        self.stats.blocks += u64::from(!f.bad);
+        self.stats.recovered_blocks += u64::from(!f.bad && f.namespace == 0);
+    }
+
+    /// Gives a found block its place: more recent than all ranked before, or among the orphans.
+    fn rank(&mut self, f: &Found) {
+        let Some(id) = f.id else { return };
+        let is =
+            matches!(self.index.state(id), State::Ready | State::Bad) && self.index.fingerprint(id) == f.fp;
+        if !is {
+            return;
+        }
+        if f.namespace == 0 {
+            let w = u32::try_from(weight(f.cost)).unwrap_or(u32::MAX);
+            self.policy.insert(id, f.fp, w, RequestTag::NONE);
+        } else {
+            self.orphans.push_back(id);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Coming below the bound: at start, after a bound was lowered, and when other members are given their share.
+
+use std::{collections::HashSet, sync::atomic::Ordering};
+
+use super::shared::Shared;
+use crate::{metrics::EvictReason, sync::lock};
+
+/// Victims chosen under one hold of the lock.
+const TRIM_BATCH: u64 = 256;
+
+/// Evicts oldest first until the account is within its bound; each candidate is tried once.
+pub(crate) fn trim(shared: &Shared) {
+    let began = shared.clock.now();
+    let (tried, stuck) = evict_excess(shared, usize::MAX);
+    let mut core = lock(&shared.core);
+    core.stats.trim_candidates = tried;
+    if tried > 0 {
+        let seconds = shared.clock.now().since(began).as_secs_f64();
+        tracing::info!(
+            tier = %shared.params.name, tried, stuck, seconds,
+            excess_bytes = core.budget.excess(), "trimmed to the bound"
+        );
+    }
+}
+
+/// Evicts what is above the bound, at most about `most` blocks.
+pub(crate) fn shed(shared: &Shared, most: usize) {
+    if lock(&shared.core).budget.above_bound() > 0 {
+        evict_excess(shared, most);
+    }
+}
+
+fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
+    let (mut tried, mut stuck) = (HashSet::<u32>::new(), 0u64);
+    let mut batch = Vec::new();
+    while !shared.stop.load(Ordering::Relaxed) && tried.len() < most {
+        {
+            let mut core = lock(&shared.core);
+            let excess = core.budget.excess();
+            if excess == 0 {
+                break;
+            }
+            let step = (core.budget.resident() / core.stats.blocks.max(1)).saturating_mul(TRIM_BATCH);
+            let now = shared.clock.now();
+            let mut want = excess.min(step.max(1));
+            // near the end of what can be evicted, take what there is
+            while want > 0 && !core.choose_victims(want, now, &mut batch) {
+                want /= 2;
+            }
+        }
+        // files that could not be removed come round again after a while: not in this trim
+        if batch.iter().all(|v| tried.contains(&v.id)) {
+            let mut core = lock(&shared.core);
+            batch.drain(..).for_each(|v| core.keep(v.id, false));
+            break;
+        }
+        for v in batch.drain(..) {
+            if shared.stop.load(Ordering::Relaxed) {
+                lock(&shared.core).keep(v.id, false);
+                continue;
+            }
+            let failures = lock(&shared.core).stats.unlink_failures;
+            tried.insert(v.id);
+            shared.remove_victim(&v, EvictReason::Trim, false);
+            stuck += u64::from(lock(&shared.core).stats.unlink_failures > failures);
+        }
+    }
+    (tried.len() as u64, stuck)
+}

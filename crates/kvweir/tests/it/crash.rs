@@ -1,0 +1,297 @@
+//! SIGKILL at seeded random moments under 32 concurrent writers, reopened and verified, again and again: what was
+//! acknowledged and not evicted is there, no byte is wrong, none leaks, and the bound held throughout (I1, I2, I6).
+//!
+//! 50 kills; `KVWEIR_KILLS=1000` for more, `KVWEIR_SEED` to repeat a run.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kvweir::{
+    Key,
+    fs::{FsBuilder, FsSettings},
+    io::pool::PoolSize,
+    tier::{BlockOutcome, RequestId, Tier, conformance::key},
+};
+
+use crate::support::*;
+
+const ROOT: &str = "KVWEIR_TEST_ROOT";
+const SIZE: u64 = 48 << 20;
+/// A block with its trailer and two directories of its own.
+const EACH: u64 = FILE + 8192;
+
+fn settings(root: &Path, bound: u64) -> FsSettings {
+    FsSettings {
+        max_bytes: Some(bound),
+        events: false,
+        pool: PoolSize::new(4, 32),
+        ..FsSettings::new(root)
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The process that is killed: stores until then, and says which keys were acknowledged, in order.
+#[test]
+#[ignore = "the child of another test"]
+fn child() {
+    let Ok(root) = std::env::var(ROOT) else { return };
+    let (bound, range, seed) = (
+        number("KVWEIR_TEST_BOUND").unwrap(),
+        number("KVWEIR_TEST_KEYS").unwrap(),
+        number("KVWEIR_TEST_SEED").unwrap(),
+    );
+    let tier = FsBuilder::new(settings(Path::new(&root), bound), ns("model"), LEN)
+        .walk_patience(Duration::from_secs(60))
+        .open()
+        .unwrap();
+    let mut c = kvweir::tier::conformance::Client::new(Box::new(tier), 256, LEN);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\nready").unwrap();
+    out.flush().unwrap();
+    let mut rng = Rng(seed);
+    let mut jobs = HashMap::new();
+    for n in 0u64.. {
+        let numbers: Vec<u64> = (0..8).map(|_| rng.below(range)).collect();
+        let keys: Vec<Key> = numbers.iter().map(|&n| key(n)).collect();
+        // some are used, so that recency changes
+        if n % 3 == 0 {
+            let asked = RequestId(1 << 40 | n);
+            let held: Vec<Key> = keys
+                .iter()
+                .take(2)
+                .filter(|k| c.lookup(k, asked))
+                .cloned()
+                .collect();
+            if !held.is_empty() {
+                c.submit_load(asked, &held);
+            }
+            c.tier.on_request_finished(asked, &held);
+        }
+        jobs.insert(c.submit_store(RequestId(n), &keys), numbers);
+        if c.outstanding() >= 12 {
+            c.collect();
+        }
+        for r in c.take_reports() {
+            let Some(numbers) = jobs.remove(&r.id) else {
+                continue;
+            };
+            let mut line = String::new();
+            for (n, o) in numbers.iter().zip(&r.blocks) {
+                // what was there already is more recent now, which a crash may forget
+                if *o == BlockOutcome::Stored {
+                    line += &format!("{n} ");
+                }
+            }
+            // one write a line: what the parent reads whole was acknowledged
+            out.write_all(format!("ack {line}.\n").as_bytes()).unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+pub(crate) fn spawn(root: &Path, bound: u64, range: u64, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::child", "--ignored", "--nocapture"])
+        .env(ROOT, root)
+        .env("KVWEIR_TEST_BOUND", bound.to_string())
+        .env("KVWEIR_TEST_KEYS", range.to_string())
+        .env("KVWEIR_TEST_SEED", seed.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// What an outside watcher sees on a file system of its own.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    worst: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(at: PathBuf) -> Self {
+        let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (s, w) = (Arc::clone(&stop), Arc::clone(&worst));
+        let thread = std::thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || {
+                while !s.load(Ordering::Relaxed) {
+                    let Ok(v) = rustix::fs::statvfs(&at) else { break };
+                    w.fetch_max((v.f_blocks - v.f_bfree) * v.f_frsize, Ordering::Relaxed);
+                    kvweir::sync::Bell::default().wait(0, Duration::from_micros(200));
+                }
+            })
+            .unwrap();
+        Self {
+            stop,
+            worst,
+            thread: Some(thread),
+        }
+    }
+
+    fn end(&mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(t) = self.thread.take() {
+            t.join().unwrap();
+        }
+        self.worst.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    kills: u64,
+    acknowledged: u64,
+    owed: u64,
+    found: u64,
+    loaded: u64,
+    worst: u64,
+    swept: u64,
+    replayed: u64,
+}
+
+/// Kills the child `kills` times; with `evicts`, the keys are three times what fits.
+fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
+    let mount = Tmpfs::new("256m");
+    let plain = Root::new();
+    let root = mount.as_ref().map_or(plain.path(), |m| m.path().join("kv"));
+    if mount.is_none() {
+        println!("no right to mount a tmpfs: the bound is compared with the account and du only");
+    }
+    let bound = SIZE / 4;
+    let fits = bound / EACH;
+    let range = if evicts { fits * 3 } else { fits / 3 };
+    let mut rng = Rng(seed);
+    let mut c = Counts::default();
+    // what was acknowledged in all lives, with the order in which it was
+    let mut known: HashMap<u64, u64> = HashMap::new();
+    let mut order = 0u64;
+    for _ in 0..kills {
+        if !evicts && c.kills % 10 == 9 {
+            // all keys are there by now: begin again, so that there is something to store
+            std::fs::remove_dir_all(&root).unwrap();
+            known.clear();
+        }
+        let mut watch = mount.as_ref().map(|m| Watch::start(m.path().to_owned()));
+        let mut child = spawn(&root, bound, range, rng.next());
+        let out = child.stdout.take().unwrap();
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        assert!(lines.any(|l| l == "ready"), "the child does not open the root");
+        let ms = 1 + rng.below(60);
+        kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut acked = 0;
+        for l in lines {
+            let Some(told) = l.strip_prefix("ack ").and_then(|l| l.strip_suffix('.')) else {
+                continue;
+            };
+            for n in told.split_whitespace() {
+                order += 1;
+                acked += 1;
+                known.insert(n.parse().unwrap(), order);
+            }
+        }
+        c.kills += 1;
+        c.acknowledged += acked;
+        // what lies there belongs to the account to the byte, and loads as it was stored
+        let mut tier = client(FsBuilder::new(settings(&root, bound), ns("model"), LEN));
+        let s = tier.tier.stats();
+        c.swept += s.swept_files;
+        c.replayed += u64::from(s.startup_seconds < 10.0);
+        assert_eq!(temps(&root), Vec::<PathBuf>::new(), "temporaries are left");
+        let on_disk = files(&root)
+            .iter()
+            .filter(|p| p.extension().is_some_and(|e| e == "bin"))
+            .count() as u64;
+        assert_eq!(
+            on_disk, s.blocks,
+            "files without an entry, or entries without a file"
+        );
+        let mut agreed = false;
+        for _ in 0..250 {
+            let (before, du) = (tier.tier.stats().resident_bytes, du(&root));
+            agreed = before == du && tier.tier.stats().resident_bytes == du;
+            if agreed {
+                break;
+            }
+            kvweir::sync::Bell::default().wait(0, Duration::from_millis(10));
+        }
+        let s = tier.tier.stats();
+        assert!(
+            agreed,
+            "account {} and du {} disagree: leaked bytes",
+            s.resident_bytes,
+            du(&root)
+        );
+        assert!(s.resident_bytes <= bound);
+        c.found += s.blocks;
+        // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own start
+        let recent = if evicts { fits / 2 } else { u64::MAX };
+        for (&n, &at) in &known {
+            let held = tier.holds(&key(n));
+            if order - at < recent {
+                c.owed += 1;
+                assert!(
+                    held,
+                    "key {n}, acknowledged, is gone (seed {seed}, kill {})",
+                    c.kills
+                );
+            }
+            if held && (n + c.kills) % 7 == 0 {
+                let got = tier.load(R, &[key(n)]);
+                assert!(matches!(got[..], [BlockOutcome::Loaded(_)]), "key {n}: {got:?}");
+                c.loaded += 1;
+            }
+        }
+        tier.tier.on_request_finished(R, &[]);
+        assert_eq!(tier.tier.stats().verification_failures, 0);
+        drop(tier);
+        if let Some(w) = &mut watch {
+            c.worst = c.worst.max(w.end());
+            assert!(c.worst <= bound, "{} bytes of {bound} were seen", c.worst);
+        }
+    }
+    c
+}
+
+#[test]
+fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks() {
+    let kills = number("KVWEIR_KILLS").unwrap_or(50);
+    let seed = number("KVWEIR_SEED").unwrap_or(20261129);
+    println!("KVWEIR_SEED={seed}");
+    for (evicts, kills) in [(false, kills / 2), (true, kills - kills / 2)] {
+        let c = kill_again_and_again(evicts, kills, seed);
+        println!(
+            "{} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded and \
+             compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
+            c.kills,
+            if evicts { "evicting" } else { "without eviction" },
+            c.acknowledged,
+            c.owed,
+            c.found,
+            c.loaded,
+            c.swept,
+            c.worst,
+            SIZE / 4
+        );
+        assert_eq!(c.replayed, c.kills);
+        assert!(
+            c.acknowledged > kills && c.owed > 0 && c.loaded > 0,
+            "the test tests nothing"
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! The whole file tier against a plain model, on a simulated disk: sequences of stores, loads, uses, restarts, deaths,
+//! power losses and damage, made and shrunk by proptest; and the same without end for a time (`KVWEIR_SIM_SECONDS`),
+//! each run told by its seed.
+//!
+//! The model knows what was stored and what was acknowledged as held. It does not know whom the policy evicts, so it
+//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; a restart changes
+//! nothing; a death loses nothing that was acknowledged but what the last call evicted; what was damaged is a miss.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use kvweir::{
+    evict::PolicyKind,
+    fs::{FsBuilder, FsSettings, FsTier, min_bound},
+    io::{pool::PoolSize, sim::SimDisk},
+    tier::{BlockOutcome, Tier, conformance::Client},
+};
+use proptest::prelude::*;
+
+use crate::support::*;
+
+const TOP: &str = "/sim";
+const ROOT: &str = "/sim/kv";
+const KEYS: u64 = 40;
+
+/// One step of a run.
+#[derive(Debug, Clone)]
+enum Op {
+    Store {
+        from: u64,
+        n: u64,
+    },
+    Load {
+        from: u64,
+        n: u64,
+    },
+    Use {
+        from: u64,
+        n: u64,
+    },
+    /// Closes in order and opens again.
+    Restart,
+    /// Dies within the next store, after so many calls to the disk.
+    Die {
+        steps: u64,
+        from: u64,
+        n: u64,
+    },
+    /// Dies, and the power fails.
+    Power {
+        steps: u64,
+        from: u64,
+        seed: u64,
+    },
+    /// A file's byte flips, or it is cut or removed, behind the tier's back.
+    Damage {
+        which: u64,
+        how: u8,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let range = (0..KEYS, 1..6u64);
+    prop_oneof![
+        6 => range.clone().prop_map(|(from, n)| Op::Store { from, n }),
+        4 => range.clone().prop_map(|(from, n)| Op::Load { from, n }),
+        2 => range.clone().prop_map(|(from, n)| Op::Use { from, n }),
+        2 => Just(Op::Restart),
+        2 => (0..120u64, 0..KEYS, 1..6u64).prop_map(|(steps, from, n)| Op::Die { steps, from, n }),
+        1 => (0..120u64, 0..KEYS, any::<u64>()).prop_map(|(steps, from, seed)| Op::Power { steps, from, seed }),
+        1 => (any::<u64>(), 0..3u8).prop_map(|(which, how)| Op::Damage { which, how }),
+    ]
+}
+
+struct Run {
+    disk: SimDisk,
+    boot: u8,
+    policy: PolicyKind,
+    bound: u64,
+    c: Option<Client<FsTier>>,
+    /// What a lookup should find.
+    held: BTreeSet<u64>,
+    damaged: BTreeSet<u64>,
+    /// Damaged, and perhaps written anew by a process that died.
+    maybe: BTreeSet<u64>,
+}
+
+impl Run {
+    fn start(policy: PolicyKind, blocks: u64) -> Self {
+        let mut run = Self {
+            disk: SimDisk::new(Path::new(TOP), None),
+            boot: 1,
+            policy,
+            bound: min_bound(LEN) + blocks * (FILE + 8192),
+            c: None,
+            held: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+            maybe: BTreeSet::new(),
+        };
+        run.open();
+        run
+    }
+
+    fn open(&mut self) {
+        let settings = FsSettings {
+            max_bytes: Some(self.bound),
+            policy: self.policy,
+            pool: PoolSize::new(1, 2),
+            ..FsSettings::new(ROOT)
+        };
+        let tier = FsBuilder::new(settings, ns("model"), LEN)
+            .disk(Arc::new(self.disk.clone()))
+            .boot_id([self.boot; 16])
+            .walk_patience(Duration::from_secs(60))
+            .open()
+            .unwrap();
+        self.c = Some(Client::new(Box::new(tier), 16, LEN));
+    }
+
+    fn c(&mut self) -> &mut Client<FsTier> {
+        self.c.as_mut().unwrap()
+    }
+
+    fn look(&mut self) -> BTreeSet<u64> {
+        let c = self.c();
+        (0..KEYS + 6).filter(|&n| c.holds(&keys(n..n + 1)[0])).collect()
+    }
+
+    fn store(&mut self, from: u64, n: u64) {
+        let before = self.look();
+        assert_eq!(before, self.held, "what is held changed by itself");
+        let outcomes = self.c().store(R, &keys(from..from + n));
+        self.c().tier.on_request_finished(R, &[]);
+        let after = self.look();
+        for (k, o) in (from..from + n).zip(outcomes) {
+            assert!(o.is_ok(), "key {k}: {o:?}");
+            if o == BlockOutcome::Stored {
+                self.damaged.remove(&k);
+                self.maybe.remove(&k);
+            }
+        }
+        let new: BTreeSet<u64> = (from..from + n).collect();
+        assert!(after.is_subset(&(&before | &new)), "held what was never stored");
+        assert!(
+            after.contains(&(from + n - 1)) || n > 3,
+            "the last block stored is there"
+        );
+        self.held = after;
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Store { from, n } => self.store(from, n),
+            Op::Load { from, n } => {
+                let wanted: Vec<u64> = (from..from + n).filter(|k| self.held.contains(k)).collect();
+                for k in wanted {
+                    let found = self.c().lookup(&keys(k..k + 1)[0], R);
+                    assert!(found, "key {k} is held");
+                    let got = self.c().load(R, &keys(k..k + 1));
+                    if self.damaged.remove(&k) {
+                        assert!(!got[0].is_ok(), "damaged bytes of key {k} were served");
+                        self.held.remove(&k);
+                    } else if self.maybe.remove(&k) {
+                        if !got[0].is_ok() {
+                            self.held.remove(&k);
+                        }
+                    } else {
+                        assert!(got[0].is_ok(), "key {k}: {got:?}");
+                    }
+                }
+                self.c().tier.on_request_finished(R, &[]);
+            }
+            Op::Use { from, n } => self.c().tier.on_request_finished(R, &keys(from..from + n)),
+            Op::Restart => {
+                self.c().tier.shutdown();
+                self.c = None;
+                self.disk = self.disk.next_life();
+                self.open();
+                let after = self.look();
+                assert_eq!(after, self.held, "a restart changed what is held");
+            }
+            Op::Die { steps, from, n } => {
+                self.die(steps, from, n);
+                self.disk = self.disk.next_life();
+                self.open();
+                let after = self.look();
+                let new: BTreeSet<u64> = (from..from + n).collect();
+                assert!(
+                    after.is_subset(&(&self.held | &new)),
+                    "held what was never stored"
+                );
+                // each block that was stored evicts a few at most: one for itself, some for the journal's room
+                let lost = self.held.difference(&after).count() as u64;
+                assert!(lost <= 4 * n + 4, "{lost} acknowledged blocks are gone");
+                self.held = after;
+            }
+            Op::Power { steps, from, seed } => {
+                self.die(steps, from, 1);
+                let mut rng = Rng(seed);
+                self.disk = self.disk.next_life();
+                self.disk.lose_power(&mut |below| rng.below(below));
+                self.boot = self.boot.wrapping_add(1);
+                self.open();
+                let after = self.look();
+                assert!(after.is_subset(&(&self.held | &BTreeSet::from([from]))));
+                // what is held may be torn: asked for once, it is right or a miss
+                for &k in &after {
+                    self.c().lookup(&keys(k..k + 1)[0], R);
+                    let _ = self.c().load(R, &keys(k..k + 1));
+                }
+                self.c().tier.on_request_finished(R, &[]);
+                self.damaged.clear();
+                self.maybe.clear();
+                self.held = self.look();
+            }
+            Op::Damage { which, how } => self.damage(which, how),
+        }
+    }
+
+    fn die(&mut self, steps: u64, from: u64, n: u64) {
+        for k in from..from + n {
+            if self.damaged.remove(&k) {
+                self.maybe.insert(k);
+            }
+        }
+        self.disk.die_at(self.disk.steps() + steps);
+        self.c().submit_store(R, &keys(from..from + n));
+        self.c().wait_all();
+        self.c = None;
+    }
+
+    fn damage(&mut self, which: u64, how: u8) {
+        let files: Vec<PathBuf> = self
+            .disk
+            .files(Path::new(ROOT))
+            .into_iter()
+            .filter(|p| p.extension().is_some_and(|e| e == "bin"))
+            .collect();
+        let Some(file) = files.get(which as usize % files.len().max(1)) else {
+            return;
+        };
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let Some(k) = (0..KEYS + 6).find(|&n| keys(n..n + 1)[0].to_string().starts_with(&name)) else {
+            return;
+        };
+        self.disk.tamper(file, |mut bytes| match how {
+            0 => {
+                let at = which as usize % LEN.min(bytes.len()).max(1);
+                if let Some(b) = bytes.get_mut(at) {
+                    *b ^= 1 << (which % 8);
+                }
+                Some(bytes)
+            }
+            1 => {
+                bytes.truncate(which as usize % LEN);
+                Some(bytes)
+            }
+            _ => None,
+        });
+        // the same bit may have flipped back
+        if how == 0 && self.damaged.contains(&k) {
+            self.disk.tamper(file, |_| None);
+        }
+        self.damaged.insert(k);
+    }
+
+    /// The account is what lies there, unless files were changed behind its back.
+    fn end(&mut self, tampered: bool) {
+        assert!(self.disk.bytes().0 <= self.bound + 4096, "above the bound");
+        let s = self.c().tier.stats();
+        assert_eq!(s.pinned_blocks, 0);
+        let mut last = (0, 0);
+        for _ in 0..60 {
+            let s = self.c().tier.stats();
+            last = (s.resident_bytes, self.disk.du(Path::new(ROOT)));
+            if tampered || last.0 == last.1 && s.reserved_bytes == 0 {
+                return;
+            }
+            kvweir::sync::Bell::default().wait(0, Duration::from_millis(10));
+        }
+        let files = self.disk.files(Path::new(ROOT));
+        assert_eq!(last.0, last.1, "account and du: {files:?}");
+    }
+}
+
+fn run(ops: &[Op], policy: PolicyKind, blocks: u64) {
+    let mut r = Run::start(policy, blocks);
+    for op in ops {
+        r.step(op);
+    }
+    r.end(ops.iter().any(|o| matches!(o, Op::Damage { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_tier_does_what_the_model_says(
+        ops in prop::collection::vec(op(), 1..40),
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+        blocks in 8..24u64,
+    ) {
+        run(&ops, policy, blocks);
+    }
+}
+
+#[test]
+fn long_runs_agree_with_the_model() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let clock = kvweir::clock::SystemClock::shared();
+    let began = clock.now();
+    let seconds = number("KVWEIR_SIM_SECONDS").unwrap_or(4);
+    let first = number("KVWEIR_SEED").unwrap_or(1);
+    let (mut seed, mut steps) = (first, 0u64);
+    while clock.now().since(began) < Duration::from_secs(seconds) {
+        let config = ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let rng =
+            proptest::test_runner::TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &bytes);
+        let mut runner = proptest::test_runner::TestRunner::new_with_rng(config, rng);
+        let tree = prop::collection::vec(op(), 200..400)
+            .new_tree(&mut runner)
+            .unwrap();
+        let ops = proptest::strategy::ValueTree::current(&tree);
+        let policy = PolicyKind::ALL[seed as usize % PolicyKind::ALL.len()];
+        let told = std::panic::catch_unwind(|| run(&ops, policy, 8 + seed % 16));
+        assert!(told.is_ok(), "KVWEIR_SEED={seed} fails");
+        steps += ops.len() as u64;
+        seed += 1;
+        if number("KVWEIR_SEED").is_some() {
+            break;
+        }
+    }
+    println!("{steps} steps in {} runs, {seconds} s", seed - first);
+}

@@ -1,0 +1,237 @@
+//! Several members on one root: one bound for all, each its share, and what the dead leave is taken over (I1, I6).
+
+use std::time::Duration;
+
+use kvweir::{
+    fs::{FsBuilder, FsTier},
+    tier::{Tier, conformance::Client},
+};
+
+use crate::support::*;
+
+fn join(root: &Root, bound: u64, model: &str) -> Client<FsTier> {
+    client(FsBuilder::new(root.settings(bound), ns(model), LEN))
+}
+
+fn wait(ms: u64) {
+    kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
+}
+
+/// Until `good`, at most ten seconds.
+fn soon(what: &str, mut good: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if good() {
+            return;
+        }
+        wait(20);
+    }
+    panic!("not within ten seconds: {what}");
+}
+
+/// Stores what can be stored of `range`, one by one; returns how many were.
+fn pour(c: &mut Fs, range: std::ops::Range<u64>) -> usize {
+    let n = keys(range)
+        .iter()
+        .filter(|k| c.store(R, std::slice::from_ref(k))[0].is_ok())
+        .count();
+    c.tier.on_request_finished(R, &[]);
+    n
+}
+
+#[test]
+fn two_models_share_one_bound_and_a_newcomer_gets_its_part() {
+    let root = Root::new();
+    let bound = 4 << 20;
+    let mut a = join(&root, bound, "a");
+    assert_eq!(pour(&mut a, 0..400), 400);
+    let full = a.tier.stats().blocks;
+    let mut b = join(&root, bound, "b");
+    let mut stored = 0;
+    soon("the newcomer holds a third of what the first held alone", || {
+        stored += pour(&mut b, 0..400) as u64;
+        assert!(root.du() <= bound, "{} of {bound}", root.du());
+        b.tier.stats().blocks > full / 3
+    });
+    soon("both together are below the bound", || root.du() <= bound);
+    assert!(
+        a.tier.stats().blocks > full / 3,
+        "and the first keeps its own part"
+    );
+    assert!(pour(&mut a, 1000..1100) > 0 && pour(&mut b, 1000..1100) > 0);
+    assert!(root.du() <= bound);
+}
+
+#[test]
+fn members_of_one_namespace_see_each_others_blocks_without_a_walk() {
+    let root = Root::new();
+    let mut a = join(&root, 8 << 20, "model");
+    store(&mut a, &keys(0..20));
+    let mut b = join(&root, 8 << 20, "model");
+    soon("b sees what a stored before", || {
+        keys(0..20).iter().all(|k| b.holds(k))
+    });
+    all_ok(&b.load(R, &keys(0..20)));
+    store(&mut a, &keys(20..30));
+    soon("b sees what a stores now", || {
+        keys(20..30).iter().all(|k| b.holds(k))
+    });
+    // nothing is stored twice
+    let before = b.tier.stats().stored_blocks;
+    all_ok(&b.store(R, &keys(0..30)));
+    assert_eq!(b.tier.stats().stored_blocks, before);
+    assert_eq!(
+        files(&root.path())
+            .iter()
+            .filter(|p| p.extension().is_some_and(|e| e == "bin"))
+            .count(),
+        30
+    );
+    // what its owner evicts is a miss for the others, soon
+    a.tier.on_request_finished(R, &[]);
+    b.tier.on_request_finished(R, &[]);
+    drop(a);
+    soon("b takes over what a left", || b.tier.stats().blocks == 30);
+    all_ok(&b.load(R, &keys(0..30)));
+    assert_settled(&mut b, &root);
+}
+
+#[test]
+fn a_peers_block_that_is_gone_is_one_miss_and_then_stored_again() {
+    let root = Root::new();
+    let mut a = join(&root, 8 << 20, "model");
+    store(&mut a, &keys(0..3));
+    let mut b = join(&root, 8 << 20, "model");
+    soon("b sees them", || keys(0..3).iter().all(|k| b.holds(k)));
+    std::fs::remove_file(file_of(a.tier.namespace_dir(), &keys(1..2)[0])).unwrap();
+    let got = b.load(R, &keys(0..3));
+    assert!(got[0].is_ok() && !got[1].is_ok() && got[2].is_ok(), "{got:?}");
+    b.tier.on_request_finished(R, &[]);
+    assert!(!b.holds(&keys(1..2)[0]));
+    all_ok(&b.store(R, &keys(1..2)));
+    all_ok(&b.load(R, &keys(1..2)));
+    assert_eq!(b.tier.stats().pinned_blocks, 0);
+}
+
+#[test]
+fn what_another_model_left_goes_first_and_comes_back_with_it() {
+    let root = Root::new();
+    let bound = 4 << 20;
+    let mut a = join(&root, bound, "a");
+    store(&mut a, &keys(0..50));
+    drop(a);
+    let mut b = join(&root, bound, "b");
+    assert_settled(&mut b, &root);
+    store(&mut b, &keys(0..30));
+    drop(b);
+    let mut a = join(&root, bound, "a");
+    assert_eq!(
+        (0..50).filter(|&n| a.holds(&keys(n..n + 1)[0])).count(),
+        50,
+        "a finds its own again"
+    );
+    all_ok(&a.load(R, &keys(0..50)));
+    a.tier.on_request_finished(R, &[]);
+    // b's go before any of a's
+    pour(&mut a, 100..400);
+    let left = files(&root.path())
+        .iter()
+        .filter(|p| p.to_string_lossy().contains("/b_") && p.extension().is_some_and(|e| e == "bin"))
+        .count();
+    assert_eq!(left, 0);
+    assert_settled(&mut a, &root);
+}
+
+#[test]
+fn recency_and_depth_survive_a_restart() {
+    let root = Root::new();
+    let bound = 4 << 20;
+    let mut c = join(&root, bound, "model");
+    store(&mut c, &keys(0..100));
+    // the oldest are used again, as one request: its leaf end is the least recent of them
+    let chain = keys(0..20);
+    c.tier.on_request_finished(R, &chain);
+    c.tier.shutdown();
+    drop(c);
+    let mut c = join(&root, bound, "model");
+    assert_eq!(c.tier.stats().recovered_blocks, 100);
+    // evict all but some
+    let mut n = 1000;
+    while (20..100).any(|k| c.holds(&keys(k..k + 1)[0])) {
+        pour(&mut c, n..n + 1);
+        n += 1;
+    }
+    let mut held: Vec<u64> = (0..20).filter(|&k| c.holds(&keys(k..k + 1)[0])).collect();
+    assert!(
+        held.len() > 15,
+        "those used last went before the others: {held:?}"
+    );
+    while held.len() > 8 {
+        pour(&mut c, n..n + 1);
+        n += 1;
+        held = (0..20).filter(|&k| c.holds(&keys(k..k + 1)[0])).collect();
+        assert_eq!(held, (0..held.len() as u64).collect::<Vec<_>>(), "leaf first");
+    }
+}
+
+#[test]
+fn a_journal_of_another_boot_or_a_damaged_one_is_not_believed() {
+    let root = Root::new();
+    let mut c = join(&root, 8 << 20, "model");
+    store(&mut c, &keys(0..20));
+    let dir = c.tier.namespace_dir().to_owned();
+    // still open: as if the machine went down now
+    std::mem::forget(c);
+    let file = file_of(&dir, &keys(3..4)[0]);
+    let journal = files(&root.path())
+        .into_iter()
+        .find(|p| p.to_string_lossy().contains("/journal-"))
+        .unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let other = Root(copy);
+    let status = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(root.path())
+        .arg(other.path())
+        .status();
+    assert!(status.unwrap().success());
+    let at = |p: &std::path::Path| other.path().join(p.strip_prefix(root.path()).unwrap());
+    std::fs::remove_file(at(&file)).unwrap();
+    let b = FsBuilder::new(other.settings(8 << 20), ns("model"), LEN).boot_id([9; 16]);
+    let mut c = client(b);
+    assert_eq!(c.tier.stats().recovered_blocks, 19, "another boot: walked");
+    assert_settled(&mut c, &other);
+    drop(c);
+    // a bit of the journal flips
+    let mut bytes = std::fs::read(at(&journal)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(at(&journal), bytes).unwrap();
+    std::fs::remove_file(at(&file_of(&dir, &keys(4..5)[0]))).unwrap();
+    let b = FsBuilder::new(other.settings(8 << 20), ns("model"), LEN).boot_id([9; 16]);
+    let mut c = client(b);
+    assert_eq!(c.tier.stats().recovered_blocks, 18, "damaged: walked");
+    assert_settled(&mut c, &other);
+    all_ok(&c.load(R, &keys(5..20)));
+}
+
+#[test]
+fn the_journal_stays_within_twice_what_it_describes_and_inside_the_bound() {
+    let root = Root::new();
+    let bound = 4 << 20;
+    let mut c = join(&root, bound, "model");
+    for n in 0..60 {
+        pour(&mut c, n * 40..n * 40 + 60);
+        assert!(root.du() <= bound);
+    }
+    soon("the journal is folded", || {
+        let journals: u64 = files(&root.path().join(".kvweir")).iter().map(|p| du(p)).sum();
+        journals < 256 << 10
+    });
+    let held: Vec<u64> = (0..2500).filter(|&n| c.holds(&keys(n..n + 1)[0])).collect();
+    assert_settled(&mut c, &root);
+    drop(c);
+    let mut c = join(&root, bound, "model");
+    let again: Vec<u64> = (0..2500).filter(|&n| c.holds(&keys(n..n + 1)[0])).collect();
+    assert_eq!(held, again);
+    assert_settled(&mut c, &root);
+}
