@@ -186,7 +186,7 @@ fn replayed(k: &mut Keeper, mut r: Replayed) -> Result<()> {
         done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
     }
     lock(&s.core).budget.add_resident(r.bytes);
-    let taken = take(&s, r, k.member.number)?;
+    let taken = take(&s, r, k.member.number, true)?;
     begin_journal(&s, k, resume)?;
     if other_length {
         // the journal's header must tell our length
@@ -213,37 +213,68 @@ struct LookedAt {
 }
 
 /// Puts what a dead member owned into index, policy, directories and account. Numbers of namespaces become ours.
-fn take(s: &Shared, r: Replayed, member: u32) -> Result<Taken> {
+///
+/// With `first`, nothing is known yet: directories and blocks are taken at the same time, and what was taken is not
+/// listed.
+fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
     let numbers: Vec<Option<u16>> = r.namespaces.iter().map(|dir| s.number_of(dir)).collect();
     let number = |ns: u16| numbers.get(usize::from(ns)).copied().flatten();
-    let mut dir_bytes = 0;
-    for (&(ns, high), &cost) in &r.highs {
-        if let Some(n) = number(ns) {
-            dir_bytes += s.dirs.also(n, Fan(high << 8), None, u64::from(cost) * COST_UNIT);
-        }
-    }
-    for (&(ns, fan, leaf), &cost) in &r.leaves {
-        if let Some(n) = number(ns) {
-            dir_bytes += s.dirs.also(n, fan, Some(leaf), u64::from(cost) * COST_UNIT);
-        }
-    }
-    for (&ns, &cost) in &r.tops {
-        if let Some(n) = number(ns) {
-            dir_bytes += s.dirs.also_top(n, u64::from(cost) * COST_UNIT);
-        }
-    }
-    lock(&s.core).budget.add_resident(dir_bytes);
-    let mut taken = Taken::default();
-    let mut owned: Vec<Owned> = r
+    let owned: Vec<Owned> = r
         .blocks
         .into_iter()
         .filter_map(|o| renumber(o, &number))
         .collect();
-    for part in owned.chunks_mut(1024) {
-        let mut core = lock(&s.core);
-        for o in part {
-            if insert(s, &mut core, o) {
-                taken.blocks.push(o.clone());
+    let dirs = || {
+        let mut bytes = 0;
+        for (&(ns, high), &cost) in &r.highs {
+            if let Some(n) = number(ns) {
+                bytes += s.dirs.also(n, Fan(high << 8), None, u64::from(cost) * COST_UNIT);
+            }
+        }
+        for (&(ns, fan, leaf), &cost) in &r.leaves {
+            if let Some(n) = number(ns) {
+                bytes += s.dirs.also(n, fan, Some(leaf), u64::from(cost) * COST_UNIT);
+            }
+        }
+        for (&ns, &cost) in &r.tops {
+            if let Some(n) = number(ns) {
+                bytes += s.dirs.also_top(n, u64::from(cost) * COST_UNIT);
+            }
+        }
+        lock(&s.core).budget.add_resident(bytes);
+    };
+    let mut taken = Taken::default();
+    if first {
+        std::thread::scope(|scope| {
+            let files = || {
+                dirs();
+                owned
+                    .iter()
+                    .for_each(|o| s.dirs.found_file(o.namespace, o.fan, o.leaf));
+            };
+            // without a thread it only takes longer
+            let beside = std::thread::Builder::new()
+                .name("kvweir-load".into())
+                .spawn_scoped(scope, files);
+            for part in owned.chunks(1024) {
+                let mut core = lock(&s.core);
+                part.iter().for_each(|o| {
+                    insert(&mut core, o);
+                });
+            }
+            if beside.is_err() {
+                files();
+            }
+        });
+    } else {
+        dirs();
+        for part in owned.chunks(1024) {
+            let mut core = lock(&s.core);
+            for o in part {
+                if insert(&mut core, o) {
+                    s.dirs.found_file(o.namespace, o.fan, o.leaf);
+                    taken.blocks.push(o.clone());
+                }
             }
         }
     }
@@ -257,7 +288,7 @@ fn renumber(mut o: Owned, number: &dyn Fn(u16) -> Option<u16>) -> Option<Owned> 
 }
 
 /// Adds a block; `false` where it is there already.
-fn insert(s: &Shared, core: &mut Core, o: &Owned) -> bool {
+fn insert(core: &mut Core, o: &Owned) -> bool {
     if let Some(id) = core.index.find(o.fp) {
         if core.index.state(id) != State::Peer {
             return false;
@@ -276,7 +307,6 @@ fn insert(s: &Shared, core: &mut Core, o: &Owned) -> bool {
         bad: o.bad,
         key: o.key.clone(),
     };
-    s.dirs.found_file(o.namespace, o.fan, o.leaf);
     core.found(&mut f);
     core.rank(&f);
     true
@@ -447,7 +477,7 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
         core.budget.add_resident(bytes);
     }
     let broken = |e: Error| Unusable::Damaged(e.to_string());
-    let taken = take(&s, r, d.number).map_err(broken)?;
+    let taken = take(&s, r, d.number, false).map_err(broken)?;
     if let Some(j) = s.journal.get() {
         log_blocks(&s, j, &taken.blocks)?;
         j.dirs(&s.core, &s.dirs.empty_ones())?;

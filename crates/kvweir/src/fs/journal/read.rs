@@ -340,6 +340,9 @@ impl State {
         if (header.member, header.generation, header.snapshot) != (member, generation, snapshot) {
             return Err("it is another file's".into());
         }
+        // a block is told in some 60 bytes, or in twice that
+        self.blocks.reserve(bytes.len() / 120);
+        self.leaves.reserve(bytes.len() / 120);
         let (mut at, mut records) = (HEADER_BYTES, 0);
         loop {
             match decode(header.nonce, at as u64, bytes.get(at..).unwrap_or_default()) {
