@@ -1,5 +1,7 @@
-//! For benches (feature `testing`): blocks that the index knows and that have no files, so that lookups can be
+//! For benches and tests (feature `testing`): compaction on demand, and blocks that the index knows and that have no files, so that lookups can be
 //! measured at sizes no test disk holds. Evicting or loading one finds its file gone; nothing else differs.
+
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{
     FsTier,
@@ -7,9 +9,30 @@ use super::{
     index::{Shelf, State},
     layout::Location,
 };
-use crate::{block::Key, evict::RequestTag, sync::lock};
+use crate::{
+    block::Key,
+    evict::RequestTag,
+    sync::{Bell, lock},
+};
 
 impl FsTier {
+    /// Has the keeper compact the journal now, if there is room for that, and waits until it tried, at most ten seconds.
+    pub fn compact(&self) {
+        let s = &*self.shared;
+        if s.journal.get().is_none() {
+            return;
+        }
+        let asked = s.compact_asked.fetch_add(1, Ordering::Relaxed) + 1;
+        s.keeper.ring();
+        let pause = Bell::default();
+        for _ in 0..10_000 {
+            if s.compact_tried.load(Ordering::Relaxed) >= asked {
+                return;
+            }
+            pause.wait(pause.rings(), Duration::from_millis(1));
+        }
+    }
+
     /// Makes the index believe that `keys` are resident, `bytes` bytes each; returns how many were added.
     pub fn add_phantoms(&mut self, keys: impl IntoIterator<Item = Key>, bytes: u64) -> u64 {
         let s = &*self.shared;

@@ -282,6 +282,13 @@ impl Keeper {
 
     /// Folds the journal into a snapshot when it has grown as large as what it stands on.
     fn compact(&mut self) {
+        let asked = self.shared.compact_asked.load(Ordering::Relaxed);
+        self.compact_now |= asked > self.shared.compact_tried.load(Ordering::Relaxed);
+        self.compact_if_due();
+        self.shared.compact_tried.store(asked, Ordering::Relaxed);
+    }
+
+    fn compact_if_due(&mut self) {
         let s = &*self.shared;
         let Some(j) = s.journal.get() else { return };
         let (len, older) = j.lengths();

@@ -166,6 +166,8 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         own,
         journal: OnceLock::new(),
         keeper: Bell::default(),
+        compact_asked: AtomicU64::new(0),
+        compact_tried: AtomicU64::new(0),
         phase: Mutex::default(),
         phase_changed: Condvar::new(),
         done: Mutex::default(),

@@ -89,6 +89,9 @@ pub(crate) struct Shared {
     pub(crate) journal: OnceLock<Journal>,
     /// Woken when there is something to do for the keeper.
     pub(crate) keeper: Bell,
+    /// Compactions asked for by tests, and those tried.
+    pub(crate) compact_asked: AtomicU64,
+    pub(crate) compact_tried: AtomicU64,
     /// How far opening is.
     pub(crate) phase: Mutex<Phase>,
     pub(crate) phase_changed: Condvar,

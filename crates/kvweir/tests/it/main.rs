@@ -9,6 +9,8 @@ mod broken_errors;
 #[cfg(test)]
 mod broken_os;
 #[cfg(test)]
+mod broken_two;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod crash;

@@ -44,6 +44,7 @@ fn life(disk: &SimDisk, boot: u8, from: u64) {
         let outcomes = c.store(R, &keys(n..n + 1));
         assert_eq!(outcomes.len(), 1);
     }
+    c.tier.compact();
     let held: Vec<_> = keys(from..from + 30)
         .into_iter()
         .filter(|k| c.lookup(k, R))

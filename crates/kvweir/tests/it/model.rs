@@ -42,6 +42,8 @@ enum Op {
         from: u64,
         n: u64,
     },
+    /// Folds the journal.
+    Compact,
     /// Closes in order and opens again.
     Restart,
     /// Dies within the next store, after so many calls to the disk.
@@ -69,6 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => range.clone().prop_map(|(from, n)| Op::Store { from, n }),
         4 => range.clone().prop_map(|(from, n)| Op::Load { from, n }),
         2 => range.clone().prop_map(|(from, n)| Op::Use { from, n }),
+        1 => Just(Op::Compact),
         2 => Just(Op::Restart),
         2 => (0..120u64, 0..KEYS, 1..6u64).prop_map(|(steps, from, n)| Op::Die { steps, from, n }),
         1 => (0..120u64, 0..KEYS, any::<u64>()).prop_map(|(steps, from, seed)| Op::Power { steps, from, seed }),
@@ -175,6 +178,10 @@ impl Run {
                 self.c().tier.on_request_finished(R, &[]);
             }
             Op::Use { from, n } => self.c().tier.on_request_finished(R, &keys(from..from + n)),
+            Op::Compact => {
+                self.c().tier.compact();
+                assert_eq!(self.look(), self.held, "compaction changed what is held");
+            }
             Op::Restart => {
                 self.c().tier.shutdown();
                 self.c = None;
