@@ -182,8 +182,9 @@ impl FsBuilder {
     /// Opens the root and starts the workers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for settings or a directory that cannot work, [`ErrorKind::Busy`] when another process
-    /// uses the root with another bound (its pid and host are named), [`ErrorKind::Full`] when the bound has no room for the tier's own
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work,
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process
+    /// uses the root with another bound (its pid and host are named), [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own
     /// files, or the I/O error of the walk.
     pub fn open(self) -> Result<FsTier> {
         let Self {
