@@ -75,6 +75,10 @@ pub(crate) struct Keeper {
     pub(crate) unusable: HashSet<(u32, u32)>,
     /// The journal's length at which compaction is tried next.
     pub(crate) compact_at: u64,
+    /// Whether another live member walks the tree.
+    pub(crate) other_walks: bool,
+    /// Whether trouble with the ledger was told.
+    pub(crate) ledger_told: bool,
     /// Whether it is to be compacted whatever its length.
     pub(crate) compact_now: bool,
 }
@@ -151,7 +155,14 @@ impl Keeper {
     fn wait_for_share(&mut self) -> io::Result<()> {
         let s = Arc::clone(&self.shared);
         let least = s.least_share();
-        for _ in 0..SHARE_TRIES {
+        let mut tries = 0;
+        while tries < SHARE_TRIES {
+            if self.other_walks {
+                // nobody has a share before that ends; what others store is served meanwhile
+                s.set_phase(Phase::Walking);
+            } else {
+                tries += 1;
+            }
             if s.stop.load(Ordering::Relaxed) || lock(&s.core).budget.bound().is_none_or(|b| b >= least) {
                 break;
             }
@@ -171,9 +182,13 @@ impl Keeper {
                     self.consider(d);
                 }
             }
-            Err(error) => {
-                tracing::warn!(tier = %self.shared.params.name, %error, "the ledger cannot be settled");
+            Err(error) if !std::mem::replace(&mut self.ledger_told, true) => {
+                tracing::error!(
+                    tier = %self.shared.params.name, %error,
+                    "the ledger cannot be settled: this tier keeps the share it has until it is opened again"
+                );
             }
+            Err(error) => tracing::debug!(%error, "the ledger cannot be settled"),
         }
         shed(&self.shared, SHED_AT_ONCE);
         self.compact();
@@ -215,6 +230,7 @@ impl Keeper {
         let number = self.member.number;
         let mut living = Vec::new();
         let mut dead = Vec::new();
+        let mut other_walks = false;
         let done = self.member.change(|p| -> io::Result<()> {
             for (n, e) in p.used().filter(|&(n, _)| n != number) {
                 if ledger.try_member(n)?.is_none() {
@@ -227,7 +243,8 @@ impl Keeper {
                     });
                 }
             }
-            if p.head.walker.is_none_or(|w| w == number) {
+            other_walks = p.head.walker.is_some_and(|w| w != number);
+            if !other_walks {
                 p.head.walker = None;
                 let live: Vec<u32> = living.iter().map(|l| l.0).collect();
                 settle(p, number, &live, &mut lock(&s.core));
@@ -239,6 +256,7 @@ impl Keeper {
             None => return Ok(Vec::new()),
             Some(r) => r?,
         }
+        self.other_walks = other_walks;
         self.followers
             .retain(|n, (inc, _)| living.iter().any(|l| l.0 == *n && l.1 == *inc));
         // blocks of our namespace may have come to members of others

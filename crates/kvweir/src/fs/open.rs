@@ -224,6 +224,8 @@ fn keep(shared: &Arc<Shared>, j: Joined) -> Result<(JoinHandle<()>, Arc<End>)> {
         unusable: Default::default(),
         compact_at: 0,
         compact_now: false,
+        other_walks: false,
+        ledger_told: false,
     };
     let thread = std::thread::Builder::new()
         .name("kvweir-keeper".into())

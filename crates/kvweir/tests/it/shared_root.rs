@@ -1,9 +1,13 @@
 //! Several members on one root: one bound for all, each its share, and what the dead leave is taken over (I1, I6).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kvweir::{
     fs::{FsBuilder, FsTier},
+    io::{
+        OsDisk,
+        fault::{Fault, FaultDisk, Op, Rule},
+    },
     tier::{Tier, conformance::Client},
 };
 
@@ -234,4 +238,39 @@ fn the_journal_stays_within_twice_what_it_describes_and_inside_the_bound() {
     let again: Vec<u64> = (0..2500).filter(|&n| c.holds(&keys(n..n + 1)[0])).collect();
     assert_eq!(held, again);
     assert_settled(&mut c, &root);
+}
+
+#[test]
+fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine() {
+    let root = Root::new();
+    let mut c = join(&root, 8 << 20, "model");
+    store(&mut c, &keys(0..20));
+    let dir = c.tier.namespace_dir().to_owned();
+    drop(c);
+    root.forget_journal();
+    let disk = FaultDisk::new(Arc::new(OsDisk));
+    disk.add(Rule::new(Op::List, Fault::Hang).path(dir.file_name().unwrap().to_str().unwrap()));
+    let open = |disk: Arc<dyn kvweir::io::Disk>, model: &str| {
+        FsBuilder::new(root.settings(8 << 20), ns(model), LEN)
+            .disk(disk)
+            .walk_patience(Duration::from_millis(50))
+            .open()
+            .unwrap()
+    };
+    let mut walks = Client::new(Box::new(open(Arc::new(disk.clone()), "model")), 64, LEN);
+    let mut waits = Client::new(Box::new(open(Arc::new(OsDisk), "other")), 64, LEN);
+    assert!(walks.tier.is_trimming() && waits.tier.is_trimming());
+    assert!(!waits.store(R, &keys(0..1))[0].is_ok() && !waits.holds(&keys(0..1)[0]));
+    wait(6000);
+    assert!(waits.tier.is_trimming(), "it does not give up after a while");
+    disk.heal();
+    disk.release();
+    soon("both are open", || {
+        !walks.tier.is_trimming() && !waits.tier.is_trimming()
+    });
+    assert_eq!(walks.tier.stats().recovered_blocks, 20);
+    soon("both store", || {
+        pour(&mut waits, 0..1) == 1 && pour(&mut walks, 30..31) == 1
+    });
+    assert!(root.du() <= 8 << 20);
 }
