@@ -59,7 +59,7 @@ pub(crate) fn load(k: &mut Keeper) -> Result<()> {
         s.set_phase(Phase::Walking);
     }
     // nobody has looked at the root's own level since the last member ended
-    if k.alone {
+    if k.alone || k.start == Start::Walk {
         let (walk_common, foreign, deep) = if k.start == Start::Walk {
             let survey = walked(k)?;
             (survey.common_bytes, survey.foreign_files, Some(survey.deep_bytes))

@@ -204,7 +204,9 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         () => Start::Fresh,
     };
     if start != Start::Replay {
-        forget_files(&**j.disk, j.root, (!walk).then_some(number)).map_err(fault)?;
+        // those who live write theirs
+        let gone = |n: u32| if walk { !live.contains(&n) } else { n == number };
+        forget_files(&**j.disk, j.root, &gone).map_err(fault)?;
     }
     let member = Member {
         ledger: ledger.clone(),
@@ -222,13 +224,13 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
     ))
 }
 
-/// Removes the journals of `member`, or of all.
-pub(crate) fn forget_files(disk: &dyn Disk, root: &Path, member: Option<u32>) -> io::Result<()> {
+/// Removes the journals of the members that are `gone`.
+pub(crate) fn forget_files(disk: &dyn Disk, root: &Path, gone: &dyn Fn(u32) -> bool) -> io::Result<()> {
     let dir = root.join(STATE_DIR);
     let mut old = Vec::new();
     disk.list(&dir, &mut |name, _| {
         if let Some((_, m, _)) = journal::parse_name(name)
-            && member.is_none_or(|n| n == m)
+            && gone(m)
         {
             old.push(dir.join(name));
         }
@@ -285,7 +287,7 @@ impl Member {
                 e.lease = 0;
             }
         })?;
-        forget_files(disk, root, None)?;
+        forget_files(disk, root, &|_| true)?;
         Ok(done.is_some())
     }
 

@@ -274,3 +274,42 @@ fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engi
     });
     assert!(root.du() <= 8 << 20);
 }
+
+#[test]
+fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others() {
+    let root = Root::new();
+    let mut c = join(&root, 8 << 20, "model");
+    store(&mut c, &keys(0..20));
+    let dir = c.tier.namespace_dir().to_owned();
+    drop(c);
+    root.forget_journal();
+    let disk = FaultDisk::new(Arc::new(OsDisk));
+    disk.add(Rule::new(Op::List, Fault::Hang).path(dir.file_name().unwrap().to_str().unwrap()));
+    let open = |disk: Arc<dyn kvweir::io::Disk>, model: &str| {
+        let tier = FsBuilder::new(root.settings(8 << 20), ns(model), LEN)
+            .disk(disk)
+            .walk_patience(Duration::from_millis(50))
+            .open();
+        Client::new(Box::new(tier.unwrap()), 64, LEN)
+    };
+    let mut walks = open(Arc::new(disk.clone()), "model");
+    let mut waits = open(Arc::new(OsDisk), "other");
+    walks.tier.shutdown();
+    disk.heal();
+    disk.release();
+    wait(300);
+    assert!(waits.tier.is_trimming(), "nobody knows yet what is there");
+    let mut next = open(Arc::new(OsDisk), "model");
+    soon("the next walks", || {
+        !next.tier.is_trimming() && !waits.tier.is_trimming()
+    });
+    assert_eq!(next.tier.stats().recovered_blocks, 20);
+    all_ok(&next.load(R, &keys(0..20)));
+    soon("both store", || {
+        pour(&mut waits, 0..1) == 1 && pour(&mut next, 30..31) == 1
+    });
+    // all that lies there is leased: more is not let in
+    pour(&mut waits, 100..600);
+    pour(&mut next, 1000..1500);
+    assert!(root.du() <= 8 << 20, "{}", root.du());
+}
