@@ -189,8 +189,13 @@ fn users(proc: &Path, files: &BTreeMap<&Path, FileId>) -> Result<BTreeMap<FileId
     // a mount of /proc may hide the processes of others altogether
     let sees_first = proc.join("1").exists();
     if hidden > 0 || seen == 0 || !sees_first {
+        let how = if rustix::process::geteuid().is_root() {
+            "run it outside containers, where all processes of the machine can be seen"
+        } else {
+            "run it as root"
+        };
         return Err(format!(
-            "{hidden} processes of others cannot be looked into; run it as root"
+            "{hidden} processes of others cannot be looked into; {how}"
         ));
     }
     Ok(users)
