@@ -240,25 +240,33 @@ fn the_journal_stays_within_twice_what_it_describes_and_inside_the_bound() {
     assert_settled(&mut c, &root);
 }
 
-#[test]
-fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine() {
-    let root = Root::new();
-    let mut c = join(&root, 8 << 20, "model");
+/// Twenty blocks without a journal, and a disk on which a walk of them hangs.
+fn left_by_another(root: &Root) -> FaultDisk {
+    let mut c = join(root, 8 << 20, "model");
     store(&mut c, &keys(0..20));
     let dir = c.tier.namespace_dir().to_owned();
     drop(c);
     root.forget_journal();
     let disk = FaultDisk::new(Arc::new(OsDisk));
     disk.add(Rule::new(Op::List, Fault::Hang).path(dir.file_name().unwrap().to_str().unwrap()));
-    let open = |disk: Arc<dyn kvweir::io::Disk>, model: &str| {
-        FsBuilder::new(root.settings(8 << 20), ns(model), LEN)
-            .disk(disk)
-            .walk_patience(Duration::from_millis(50))
-            .open()
-            .unwrap()
-    };
-    let mut walks = Client::new(Box::new(open(Arc::new(disk.clone()), "model")), 64, LEN);
-    let mut waits = Client::new(Box::new(open(Arc::new(OsDisk), "other")), 64, LEN);
+    disk
+}
+
+/// Opens without waiting long for a walk.
+fn enter(root: &Root, disk: Arc<dyn kvweir::io::Disk>, model: &str) -> Client<FsTier> {
+    let tier = FsBuilder::new(root.settings(8 << 20), ns(model), LEN)
+        .disk(disk)
+        .walk_patience(Duration::from_millis(50))
+        .open();
+    Client::new(Box::new(tier.unwrap()), 64, LEN)
+}
+
+#[test]
+fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine() {
+    let root = Root::new();
+    let disk = left_by_another(&root);
+    let mut walks = enter(&root, Arc::new(disk.clone()), "model");
+    let mut waits = enter(&root, Arc::new(OsDisk), "other");
     assert!(walks.tier.is_trimming() && waits.tier.is_trimming());
     assert!(!waits.store(R, &keys(0..1))[0].is_ok() && !waits.holds(&keys(0..1)[0]));
     wait(6000);
@@ -278,28 +286,15 @@ fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engi
 #[test]
 fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others() {
     let root = Root::new();
-    let mut c = join(&root, 8 << 20, "model");
-    store(&mut c, &keys(0..20));
-    let dir = c.tier.namespace_dir().to_owned();
-    drop(c);
-    root.forget_journal();
-    let disk = FaultDisk::new(Arc::new(OsDisk));
-    disk.add(Rule::new(Op::List, Fault::Hang).path(dir.file_name().unwrap().to_str().unwrap()));
-    let open = |disk: Arc<dyn kvweir::io::Disk>, model: &str| {
-        let tier = FsBuilder::new(root.settings(8 << 20), ns(model), LEN)
-            .disk(disk)
-            .walk_patience(Duration::from_millis(50))
-            .open();
-        Client::new(Box::new(tier.unwrap()), 64, LEN)
-    };
-    let mut walks = open(Arc::new(disk.clone()), "model");
-    let mut waits = open(Arc::new(OsDisk), "other");
+    let disk = left_by_another(&root);
+    let mut walks = enter(&root, Arc::new(disk.clone()), "model");
+    let mut waits = enter(&root, Arc::new(OsDisk), "other");
     walks.tier.shutdown();
     disk.heal();
     disk.release();
     wait(300);
     assert!(waits.tier.is_trimming(), "nobody knows yet what is there");
-    let mut next = open(Arc::new(OsDisk), "model");
+    let mut next = enter(&root, Arc::new(OsDisk), "model");
     soon("the next walks", || {
         !next.tier.is_trimming() && !waits.tier.is_trimming()
     });
