@@ -30,7 +30,7 @@
 //! never by the scheduler.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -42,7 +42,7 @@ use super::journal::{STATE_DIR, record::Reader};
 use crate::{
     io::{
         Disk, DiskFile,
-        disk::{OpenMode, write_full},
+        disk::{OpenMode, read_all_at, write_all_at, write_full},
     },
     sync::Bell,
 };
@@ -351,36 +351,14 @@ pub(crate) fn give_up(file: &dyn DiskFile) -> io::Result<()> {
 
 fn read_bytes(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; LEDGER_BYTES];
-    let mut done = 0;
-    while let Some(rest) = bytes.get_mut(done..).filter(|r| !r.is_empty()) {
-        match file.read_at(&mut [IoSliceMut::new(rest)], done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
+    read_all_at(file, &mut bytes, 0)?;
     Ok(bytes)
 }
 
 /// Writes the records that differ, those whose lease grows first: where a lease passes from one to another, a crash
 /// between the two counts its bytes twice, never not at all.
 fn write(file: &dyn DiskFile, old: Option<&Page>, new: &Page) -> io::Result<()> {
-    let put = |bytes: &[u8], mut at: u64| -> io::Result<()> {
-        let mut left = bytes;
-        while !left.is_empty() {
-            match file.write_at(&[IoSlice::new(left)], at) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    left = left.get(n..).unwrap_or_default();
-                    at += n as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    };
+    let put = |bytes: &[u8], at: u64| write_all_at(file, bytes, at);
     let Some(old) = old else {
         // the header last: until it is there the file is no ledger
         let all = new.encode();

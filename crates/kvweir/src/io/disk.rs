@@ -149,3 +149,43 @@ pub fn write_full(file: &dyn DiskFile, first: &[u8], second: &[u8]) -> io::Resul
     }
     Ok(())
 }
+
+/// Reads at `offset` until `to` is full or the file ends, across short reads and EINTR; returns the bytes read.
+///
+/// # Errors
+/// The system's error, with its errno.
+pub fn read_all_at(file: &dyn DiskFile, mut to: &mut [u8], mut offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while !to.is_empty() {
+        match file.read_at(&mut [IoSliceMut::new(to)], offset) {
+            Ok(0) => break,
+            Ok(n) => {
+                done += n;
+                offset += n as u64;
+                to = to.get_mut(n..).unwrap_or_default();
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `bytes` at `offset`, across short writes and EINTR.
+///
+/// # Errors
+/// The system's error with its errno; a write of nothing is `WriteZero`.
+pub fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(&[IoSlice::new(bytes)], offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{self, IoSliceMut},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +19,11 @@ use crate::{
         index::Shelf,
         layout::{Fan, Leaf},
     },
-    io::{Disk, DiskFile, disk::OpenMode, round_up},
+    io::{
+        Disk, DiskFile,
+        disk::{OpenMode, read_all_at},
+        round_up,
+    },
 };
 
 /// A block that a member owned.
@@ -290,26 +294,9 @@ fn whole(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read, false)?;
     let len = file.stat()?.len;
     let mut bytes = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
-    let n = fill(&*file, &mut bytes, 0)?;
+    let n = read_all_at(&*file, &mut bytes, 0)?;
     bytes.truncate(n);
     Ok(bytes)
-}
-
-fn fill(file: &dyn DiskFile, mut to: &mut [u8], mut offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while !to.is_empty() {
-        match file.read_at(&mut [IoSliceMut::new(to)], offset) {
-            Ok(0) => break,
-            Ok(n) => {
-                done += n;
-                offset += n as u64;
-                to = to.get_mut(n..).unwrap_or_default();
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
 }
 
 /// The state while frames are read.
@@ -546,7 +533,7 @@ impl Follower {
                 break;
             };
             let mut bytes = vec![0; WINDOW];
-            let n = fill(&**file, &mut bytes, *at)?;
+            let n = read_all_at(&**file, &mut bytes, *at)?;
             bytes.truncate(n);
             let (mut pos, mut whole) = (0, false);
             while let Frame::Record(r, len) = decode(
@@ -572,7 +559,7 @@ impl Follower {
             let after = path(root, false, self.member, next);
             if disk.stat(&after).is_ok() {
                 let mut last = [0; HEADER_BYTES];
-                if fill(&**file, &mut last, *at)? == 0 {
+                if read_all_at(&**file, &mut last, *at)? == 0 {
                     self.open(disk, root, false, next)?;
                     continue;
                 }
@@ -598,7 +585,7 @@ impl Follower {
             false,
         )?;
         let mut head = [0; HEADER_BYTES];
-        fill(&*file, &mut head, 0)?;
+        read_all_at(&*file, &mut head, 0)?;
         if let Some(h) =
             Header::decode(&head).filter(|h| h.generation == generation && h.snapshot == snapshot)
         {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{self, IoSlice},
+    io,
     path::PathBuf,
     sync::{
         Arc, Mutex,
@@ -20,7 +20,11 @@ use super::{
 use crate::{
     block::Fingerprint,
     fs::{core::Core, index::Shelf, layout::Fan},
-    io::{Disk, DiskFile, disk::OpenMode, round_up},
+    io::{
+        Disk, DiskFile,
+        disk::{OpenMode, write_all_at},
+        round_up,
+    },
     sync::lock,
 };
 
@@ -113,7 +117,7 @@ impl Journal {
             false,
         )?;
         if is_new {
-            write_all(&*file, &header.encode(), 0)?;
+            write_all_at(&*file, &header.encode(), 0)?;
             len = HEADER_BYTES as u64;
         }
         let out = Out {
@@ -313,7 +317,7 @@ impl Journal {
         if grows > 0 {
             lock(core).journal_grows(grows);
         }
-        let done = write_all(&*out.file, &out.buf, out.len);
+        let done = write_all_at(&*out.file, &out.buf, out.len);
         out.buf.clear();
         if done.is_ok() {
             out.len = end;
@@ -340,7 +344,7 @@ impl Journal {
         let opened = self
             .disk
             .open(&to, OpenMode::CreateNew, false)
-            .and_then(|f| write_all(&*f, &header.encode(), 0).map(|()| f));
+            .and_then(|f| write_all_at(&*f, &header.encode(), 0).map(|()| f));
         let file = match opened {
             Ok(f) => f,
             Err(e) => {
@@ -525,7 +529,7 @@ impl Snapshot {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        write_all(&*self.out.file, &self.out.buf, self.out.len)?;
+        write_all_at(&*self.out.file, &self.out.buf, self.out.len)?;
         self.out.len += self.out.buf.len() as u64;
         self.out.buf.clear();
         Ok(())
@@ -539,19 +543,4 @@ impl Snapshot {
         self.flush()?;
         Ok(self.out.len)
     }
-}
-
-fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write_at(&[IoSlice::new(bytes)], offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = bytes.get(n..).unwrap_or_default();
-                offset += n as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
