@@ -71,6 +71,7 @@ pub mod io;
 pub mod manager;
 pub mod metrics;
 pub mod namespace;
+pub mod pack;
 pub mod pressure;
 pub mod primary;
 pub mod size;

@@ -60,6 +60,7 @@ fn fs_settings() -> String {
         bounce,
         breaker,
         read_only,
+        layout,
     } = FsSettings::new("/");
     let max = max_bytes.map_or("none".into(), |n| n.to_string());
     let _ = pool; // depends on the machine
@@ -78,6 +79,11 @@ fn fs_settings() -> String {
             "min_free_bytes",
             min_free_bytes.map_or("none".into(), |n| n.to_string()),
             "bytes of the file system to leave free, whoever fills it",
+        ),
+        (
+            "layout",
+            layout.to_string(),
+            "`fs`, `pack`, or `auto`: packed where the root is owned and blocks are below 1 MiB",
         ),
         ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
         (

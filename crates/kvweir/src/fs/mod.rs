@@ -57,7 +57,7 @@ use std::{
 };
 
 pub use bounce::BounceMode;
-pub use settings::{FsSettings, min_bound};
+pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound};
 
 use self::{
     index::BATCH,

@@ -1,6 +1,6 @@
 //! Settings of the file tier.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{bounce::BounceMode, shared::write_cost};
 use crate::{
@@ -20,6 +20,51 @@ const USUAL_FS_BLOCK: u64 = 4096;
 /// The smallest bound, in bytes, below which a tier of `block_len`-byte blocks can hold one.
 pub fn min_bound(block_len: usize) -> u64 {
     write_cost(block_len, USUAL_FS_BLOCK) + FIXED_BYTES
+}
+
+/// How blocks lie below a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    /// Packed where the root is owned (`max_bytes`, not `read_only`, a file system of this machine) and blocks are
+    /// smaller than [`PACK_BELOW`] bytes; else a file a block.
+    Auto,
+    /// One file a block, in vLLM's own directory layout.
+    #[default]
+    Fs,
+    /// Slots of one size in large preallocated files ([`pack`](crate::pack)); needs `max_bytes`.
+    Pack,
+}
+
+/// Blocks smaller than this many bytes are packed by [`Layout::Auto`].
+pub const PACK_BELOW: usize = 1 << 20;
+
+impl Layout {
+    /// All layouts.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Fs, Self::Pack];
+
+    /// The word in settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fs => "fs",
+            Self::Pack => "pack",
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|l| l.as_str() == s);
+        known.ok_or_else(|| Error::invalid("read layout", format!("{s:?} is none of auto, fs, pack")))
+    }
 }
 
 /// Values that shape a file tier.
@@ -59,6 +104,8 @@ pub struct FsSettings {
     /// Nothing is written, made, removed or locked below `root`: blocks are looked for on disk as in an unbounded root,
     /// whoever writes there, and stores are refused. `max_bytes` is then without effect.
     pub read_only: bool,
+    /// How new blocks are laid out. Blocks of either layout that are there are served.
+    pub layout: Layout,
 }
 
 impl FsSettings {
@@ -80,6 +127,7 @@ impl FsSettings {
             bounce: BounceMode::Auto,
             breaker: BreakerSettings::default(),
             read_only: false,
+            layout: Layout::Fs,
         }
     }
 

@@ -4,6 +4,7 @@
 use std::{
     fmt::Debug,
     io::{self, IoSlice, IoSliceMut},
+    os::fd::BorrowedFd,
     path::Path,
 };
 
@@ -60,6 +61,11 @@ pub trait DiskFile: Send + Sync + Debug {
     fn stat(&self) -> io::Result<Stat>;
     /// Takes an exclusive advisory lock for the life of the handle; `false` if another holder has it.
     fn try_lock(&self) -> io::Result<bool>;
+    /// The operating system's file behind this one, for engines that speak to the kernel directly; `None` for what
+    /// must be called (simulated disks, fault kits).
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// How to open a file.

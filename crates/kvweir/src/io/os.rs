@@ -3,7 +3,10 @@
 use std::{
     fs::{DirBuilder, File, OpenOptions},
     io::{self, IoSlice, IoSliceMut},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
     path::Path,
 };
 
@@ -178,6 +181,10 @@ impl DiskFile for OsFile {
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(e)) => Err(e),
         }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }
 
