@@ -58,12 +58,17 @@ pub(crate) struct Victim {
 /// The state.
 pub(crate) struct Core {
     pub(crate) index: Index,
+    /// Blocks with files of their own, by weight of their bytes.
     pub(crate) policy: Box<dyn Policy>,
+    /// Packed blocks, each of weight 1.
+    pub(crate) packed: Box<dyn Policy>,
     pub(crate) budget: Budget,
     pub(crate) events: EventLog,
     pub(crate) stats: TierStats,
     pub(crate) waiters: HashMap<Id, Vec<Waiter>, FixedState>,
     pub(crate) trimming: bool,
+    /// Whether this tier opens extents.
+    pub(crate) packs: bool,
     pub(crate) closed: bool,
     /// Temporaries that could not be removed, with their bytes; tried again when room is needed.
     pub(crate) leftovers: Vec<(std::path::PathBuf, u64)>,
@@ -111,15 +116,22 @@ pub(crate) fn weight(bytes: u64) -> u64 {
 }
 
 impl Core {
-    pub(crate) fn new(index: Index, policy: Box<dyn Policy>, budget: Budget, events: EventLog) -> Self {
+    pub(crate) fn new(
+        index: Index,
+        [policy, packed]: [Box<dyn Policy>; 2],
+        budget: Budget,
+        events: EventLog,
+    ) -> Self {
         Self {
             index,
             policy,
+            packed,
             budget,
             events,
             stats: TierStats::default(),
             waiters: HashMap::default(),
             trimming: false,
+            packs: false,
             closed: false,
             leftovers: Vec::new(),
             no_help_until: None,
@@ -286,7 +298,7 @@ impl Core {
     pub(crate) fn touch(&mut self, fps: impl DoubleEndedIterator<Item = Fingerprint>, tag: RequestTag) {
         for fp in fps.rev() {
             if let Some(id) = self.ready(fp).filter(|&id| self.index.state(id) == State::Ready) {
-                self.policy.access(id, tag);
+                self.policy_of(id).access(id, tag);
                 // beyond, only recency would be lost, and only in a crash
                 if let Some(t) = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED) {
                     t.push(fp.hash64());
@@ -295,7 +307,53 @@ impl Core {
         }
     }
 
+    /// The policy that ranks `id`.
+    pub(crate) fn policy_of(&mut self, id: Id) -> &mut dyn Policy {
+        match self.index.packed(id) {
+            Some(_) => &mut *self.packed,
+            None => &mut *self.policy,
+        }
+    }
+
     // --- eviction -------------------------------------------------------------------------------------------
+
+    /// Evicts packed blocks, `most` of them or, where not so many can go, fewer; appends their slots to `freed`.
+    pub(crate) fn evict_packed(&mut self, most: u64, slot_bytes: u64, now: Instant, freed: &mut Vec<u32>) {
+        let mut ids = std::mem::take(&mut self.scratch);
+        ids.clear();
+        let view = View {
+            index: &self.index,
+            stuck: &self.stuck,
+            now,
+        };
+        let mut want = most;
+        while want > 0 && !self.packed.victims(want, &view, &mut ids) {
+            want /= 2;
+        }
+        for id in ids.drain(..) {
+            self.drop_packed(id, EvictReason::Capacity, slot_bytes, freed);
+        }
+        self.scratch = ids;
+    }
+
+    /// Forgets a packed block that is in no policy any more and not pinned; its slot goes to `freed`.
+    pub(crate) fn drop_packed(&mut self, id: Id, reason: EvictReason, slot_bytes: u64, freed: &mut Vec<u32>) {
+        let Some((slot, _)) = self.index.packed(id) else {
+            return;
+        };
+        self.leave_ready(id);
+        self.stats.evicted(reason, slot_bytes);
+        if let Some(k) = self.index.key(id) {
+            self.events.removed(k);
+        }
+        self.index.remove(id);
+        freed.push(slot);
+    }
+
+    /// Whether nothing holds `id` back from being evicted.
+    pub(crate) fn is_evictable(&self, id: Id) -> bool {
+        matches!(self.index.state(id), State::Ready | State::Bad) && self.index.pins(id) == 0
+    }
 
     /// Chooses victims worth at least `bytes`: enough, or none and `false`.
     pub(crate) fn choose_victims(&mut self, bytes: u64, now: Instant, out: &mut Vec<Victim>) -> bool {
@@ -337,7 +395,7 @@ impl Core {
 
     /// Takes a resident entry out of the policy to remove its file.
     pub(crate) fn begin_removal(&mut self, id: Id) -> Option<Victim> {
-        self.policy.remove(id);
+        self.policy_of(id).remove(id);
         self.stuck.remove(&id);
         self.leave_ready(id);
         self.index.set_state(id, State::Evicting);
@@ -370,7 +428,13 @@ impl Core {
         let cost = self.index.cost(id);
         self.budget.remove_resident(cost);
         self.budget.change(dirs.before, dirs.now);
-        self.stats.evicted(reason, cost);
+        let is_block = self
+            .index
+            .place(id)
+            .is_none_or(|(shelf, _)| shelf.leaf != Leaf::Extent);
+        if is_block {
+            self.stats.evicted(reason, cost);
+        }
         if let Some(k) = self.index.key(id).or(key) {
             self.events.removed(k);
         }
@@ -394,8 +458,8 @@ impl Core {
         self.index
             .set_state(id, if bad { State::Bad } else { State::Ready });
         let w = u32::try_from(weight(self.index.cost(id))).unwrap_or(u32::MAX);
-        self.policy
-            .insert(id, self.index.fingerprint(id), w, RequestTag::NONE);
+        let fp = self.index.fingerprint(id);
+        self.policy_of(id).insert(id, fp, w.max(1), RequestTag::NONE);
     }
 
     /// The device is full and evicting freed nothing that a store can use (somebody else fills it, inodes or a quota
@@ -417,6 +481,7 @@ impl Core {
             .front()
             .copied()
             .or_else(|| self.policy.oldest())
+            .filter(|&id| self.index.written_at(id) > 0)
             .map_or(unix_seconds, |id| self.index.written_at(id));
         TierStats {
             resident_bytes: self.budget.resident() + self.common,
@@ -425,7 +490,9 @@ impl Core {
             bound_bytes: self.root_bound,
             effective_bound_bytes: self.budget.effective().map(|e| e + self.common),
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
-            index_bytes: (self.index.memory_bytes().0 + self.policy.memory_bytes()) as u64,
+            index_bytes: (self.index.memory_bytes().0
+                + self.policy.memory_bytes()
+                + self.packed.memory_bytes()) as u64,
             ..self.stats.clone()
         }
     }

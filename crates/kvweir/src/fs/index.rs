@@ -47,6 +47,8 @@ pub(crate) enum State {
     Bad = 5,
     /// Another live process's block of our namespace: loadable, but its owner's to count and to evict.
     Peer = 6,
+    /// Not a block but an extent that this tier packs blocks into: counted, no hit, not under a policy.
+    Extent = 7,
 }
 
 impl State {
@@ -66,13 +68,13 @@ pub(crate) struct Shelf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Entry {
     fp: [u64; 2],
-    /// 12 bits shelf, 20 bits fan.
+    /// 12 bits shelf, 20 bits fan; of a packed block its slot.
     place: u32,
-    /// 1 bit "has a trailer", 7 bits state, 24 bits pins.
+    /// 1 bit "has a trailer", 1 bit "is packed", 6 bits state, 24 bits pins.
     meta: u32,
-    /// Allocated bytes in units of 512.
+    /// Allocated bytes in units of 512; of a packed block the low half of its tag.
     cost: u32,
-    /// Seconds since the Unix epoch when it was written.
+    /// Seconds since the Unix epoch when it was written; of a packed block the high half of its tag.
     written_at: u32,
 }
 
@@ -108,6 +110,8 @@ impl Entry {
 
 const PINS: u32 = (1 << 24) - 1;
 const TRAILER: u32 = 1 << 31;
+const PACKED: u32 = 1 << 30;
+const FLAGS: u32 = TRAILER | PACKED;
 
 /// The index. All calls are O(1).
 #[derive(Debug)]
@@ -188,6 +192,13 @@ impl Index {
         }
     }
 
+    /// Adds an entry for a block that will be packed, as [`insert`](Self::insert).
+    pub(crate) fn insert_packed(&mut self, fp: Fingerprint, state: State, slot: u32, tag: u64) -> Option<Id> {
+        let id = self.insert(fp, 0, Fan(0), state, 0)?;
+        self.set_packed(id, slot, tag);
+        Some(id)
+    }
+
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist or memory is short.
     pub(crate) fn insert(
         &mut self,
@@ -261,20 +272,21 @@ impl Index {
     }
 
     pub(crate) fn state(&self, id: Id) -> State {
-        match self.entry(id).map_or(0, |e| (e.meta & !TRAILER) >> 24) {
+        match self.entry(id).map_or(0, |e| (e.meta & !FLAGS) >> 24) {
             1 => State::Writing,
             2 => State::Ready,
             3 => State::Evicting,
             4 => State::Dead,
             5 => State::Bad,
             6 => State::Peer,
+            7 => State::Extent,
             _ => State::Free,
         }
     }
 
     pub(crate) fn set_state(&mut self, id: Id, state: State) {
         self.update(id, |e| {
-            e.meta = (state as u32) << 24 | e.meta & (PINS | TRAILER);
+            e.meta = (state as u32) << 24 | e.meta & (PINS | FLAGS);
         });
     }
 
@@ -320,7 +332,25 @@ impl Index {
 
     /// Allocated bytes of the entry's file.
     pub(crate) fn cost(&self, id: Id) -> u64 {
-        self.entry(id).map_or(0, |e| u64::from(e.cost) * COST_UNIT)
+        self.entry(id)
+            .filter(|e| e.meta & PACKED == 0)
+            .map_or(0, |e| u64::from(e.cost) * COST_UNIT)
+    }
+
+    /// Makes a block that lies in `slot`, with `tag` to tell its bytes by, out of an entry.
+    pub(crate) fn set_packed(&mut self, id: Id, slot: u32, tag: u64) {
+        self.update(id, |e| {
+            e.meta |= PACKED;
+            e.place = slot;
+            e.cost = tag as u32;
+            e.written_at = (tag >> 32) as u32;
+        });
+    }
+
+    /// Slot and tag of a packed block; `None` for one with a file of its own.
+    pub(crate) fn packed(&self, id: Id) -> Option<(u32, u64)> {
+        let e = self.entry(id).filter(|e| e.meta & PACKED != 0)?;
+        Some((e.place, u64::from(e.written_at) << 32 | u64::from(e.cost)))
     }
 
     pub(crate) fn set_cost(&mut self, id: Id, bytes: u64) {
@@ -328,7 +358,9 @@ impl Index {
     }
 
     pub(crate) fn written_at(&self, id: Id) -> u64 {
-        self.entry(id).map_or(0, |e| u64::from(e.written_at))
+        self.entry(id)
+            .filter(|e| e.meta & PACKED == 0)
+            .map_or(0, |e| u64::from(e.written_at))
     }
 
     pub(crate) fn set_written_at(&mut self, id: Id, unix_seconds: u64) {
@@ -350,9 +382,9 @@ impl Index {
         Some(id)
     }
 
-    /// Where the entry's file lies.
+    /// Where the entry's file lies; `None` for a packed block.
     pub(crate) fn place(&self, id: Id) -> Option<(Shelf, Fan)> {
-        let e = self.entry(id)?;
+        let e = self.entry(id).filter(|e| e.meta & PACKED == 0)?;
         Some((
             *self.shelves.get((e.place >> 20) as usize)?,
             Fan(e.place & 0xf_ffff),
@@ -456,6 +488,26 @@ mod tests {
         assert!(ix.find(fp(0)).is_none() && ix.find(fp(1)).is_some());
         let again = ix.insert(fp(0), shelf, Fan(0), State::Writing, 0).unwrap();
         assert!(ids.contains(&again), "ids are reused");
+    }
+
+    #[test]
+    fn a_packed_block_keeps_slot_and_tag_through_states_and_pins() {
+        let mut ix = Index::new(false);
+        let id = ix
+            .insert_packed(fp(1), State::Writing, u32::MAX, u64::MAX)
+            .unwrap();
+        ix.set_packed(id, 0xdead_beef, 0x0123_4567_89ab_cdef);
+        ix.set_state(id, State::Ready);
+        assert!(ix.pin(id) && ix.pins(id) == 1 && ix.unpin(id));
+        assert_eq!(ix.packed(id), Some((0xdead_beef, 0x0123_4567_89ab_cdef)));
+        assert_eq!((ix.state(id), ix.place(id), ix.cost(id)), (State::Ready, None, 0));
+        ix.remove(id);
+        let file = ix.insert(fp(2), 0, Fan(0), State::Ready, 4096).unwrap();
+        assert_eq!(
+            (file, ix.packed(file)),
+            (id, None),
+            "the entry is used again as a file's"
+        );
     }
 
     #[test]

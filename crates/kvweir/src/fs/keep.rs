@@ -18,6 +18,7 @@ use super::{
     core::Core,
     index::{Shelf, State},
     journal::{self, Follower, Snapshot, Step, Unusable},
+    layout::Leaf,
     ledger::Page,
     load_root::{adopt, load},
     member::Member,
@@ -112,6 +113,7 @@ impl Keeper {
     /// Loads, settles the lease, trims.
     fn open(&mut self) -> Result<()> {
         load(self)?;
+        self.claim_extents();
         let root = self.shared.params.root.clone();
         let fault = |e: io::Error| crate::error::Error::io("settle the ledger", root.display(), e);
         let number = self.member.number;
@@ -286,7 +288,7 @@ impl Keeper {
     fn take_over(&mut self, d: Dead) {
         let id = (d.number, d.incarnation);
         match adopt(self, d) {
-            Ok(()) => {}
+            Ok(()) => self.claim_extents(),
             Err(Unusable::Io(error)) => tracing::warn!(%error, "a dead member's journal cannot be read now"),
             Err(why) => {
                 tracing::warn!(
@@ -295,6 +297,13 @@ impl Keeper {
                 );
                 self.unusable.insert(id);
             }
+        }
+    }
+
+    /// Opens extents that came with what was loaded or taken over.
+    fn claim_extents(&self) {
+        if let Some(pack) = &self.shared.pack {
+            self.shared.claim_extents(pack);
         }
     }
 
@@ -452,7 +461,8 @@ impl Core {
                 trailer,
                 cost,
             } => {
-                if self.index.find(fp).is_some() {
+                // what another member packs is its own to read
+                if leaf == Leaf::Extent || self.index.find(fp).is_some() {
                     return;
                 }
                 let shelf = self.index.shelf_id(Shelf { namespace: 0, leaf });

@@ -6,6 +6,7 @@
 
 use std::{
     fmt,
+    ops::Range,
     sync::{Arc, Mutex, OnceLock, Weak},
 };
 
@@ -25,6 +26,11 @@ use crate::{
 
 /// Blocks touched under one hold of the lock.
 const TOUCHED_AT_ONCE: usize = 64;
+
+/// Bytes of packed blocks that a worker moves together.
+const BATCH_BYTES: usize = 1 << 20;
+/// Most blocks that it does.
+const MAX_BATCH: usize = 256;
 
 /// A job as the scheduler gives it.
 pub(crate) struct Order {
@@ -111,6 +117,19 @@ impl<R: Run> Work for Later<R> {
     fn cancel(&self, unit: usize) {
         if let Some(r) = self.get() {
             r.cancel(unit);
+        }
+    }
+
+    fn batch(&self) -> usize {
+        match &self.shared.pack {
+            Some(_) => (BATCH_BYTES / self.shared.params.block_len.max(1)).clamp(1, MAX_BATCH),
+            None => 0,
+        }
+    }
+
+    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+        if let Some(r) = self.get() {
+            r.run_batch(units, scratch);
         }
     }
 }

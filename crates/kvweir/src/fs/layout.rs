@@ -1,6 +1,6 @@
 //! File names: the stock layout `<namespace>/<hhh>/<hh>_g<group>/<hash>.bin`, and for keys that it cannot express
 //! (shorter than 8 bytes, or so long that the name would not fit) `<namespace>/<ddd>/<dd>_k/<digest>.bin` with the
-//! full key in the trailer. Names hold hexadecimal only, so no key leads out of the root. Temporaries are the final
+//! full key in the trailer. Extents of packed blocks are `<namespace>/000/00_x/<number>.bin`. Names hold hexadecimal only, so no key leads out of the root. Temporaries are the final
 //! name plus `.<16 hex>.kvweir`; nothing else is ever swept.
 
 use std::{
@@ -37,11 +37,12 @@ impl Fan {
     }
 }
 
-/// The kind of leaf directory: `_g<group>`, or `_k` for keys kept in the trailer.
+/// The kind of leaf directory: `_g<group>`, `_k` for keys kept in the trailer, or `_x` for extents of packed blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Leaf {
     Group(u32),
     Keyed,
+    Extent,
 }
 
 /// Where a block's file lies within its namespace.
@@ -72,6 +73,11 @@ impl Location {
             leaf,
             stem,
         }
+    }
+
+    /// Where the extent numbered `nonce` lies: all of a namespace in one directory.
+    pub(crate) fn of_extent(nonce: u64) -> Self {
+        Self::named(format!("{:032x}", u128::from(nonce)), Leaf::Extent)
     }
 
     /// Shelf and fan, in our own namespace.
@@ -125,6 +131,7 @@ pub(crate) fn leaf_dir(namespace: &Path, fan: Fan, leaf: Leaf) -> PathBuf {
     let _ = match leaf {
         Leaf::Group(g) => write!(name, "g{g}"),
         Leaf::Keyed => write!(name, "k"),
+        Leaf::Extent => write!(name, "x"),
     };
     let mut p = high_dir(namespace, fan.high());
     p.push(name);
@@ -183,7 +190,7 @@ pub(crate) fn parse_file(name: &str, fan: Fan, leaf: Leaf) -> Parsed {
             let bytes: Vec<u8> = unhex(stem).chain(shifts.map(|s| (g >> s) as u8)).collect();
             Key::new(&bytes).ok()
         }
-        Leaf::Keyed if len == 16 => None,
+        Leaf::Keyed | Leaf::Extent if len == 16 => None,
         _ => return Parsed::Foreign,
     };
     if is_temp { Parsed::Temp } else { Parsed::Block(key) }
@@ -201,8 +208,10 @@ pub(crate) fn parse_leaf(name: &str) -> Option<(u32, Leaf)> {
         return None;
     }
     let low = u32::from_str_radix(low, 16).ok()?;
-    if kind == "k" {
-        return Some((low, Leaf::Keyed));
+    match kind {
+        "k" => return Some((low, Leaf::Keyed)),
+        "x" => return Some((low, Leaf::Extent)),
+        _ => {}
     }
     let digits = kind.strip_prefix('g')?;
     let group: u32 = digits.parse().ok()?;

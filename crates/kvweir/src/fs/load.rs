@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    ops::Range,
     path::Path,
     sync::{Arc, Mutex, atomic::Ordering},
 };
@@ -35,14 +36,14 @@ use crate::{
 
 /// A load job on its way through the workers.
 pub(crate) struct LoadRun {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     req: RequestId,
-    keys: Vec<Key>,
+    pub(crate) keys: Vec<Key>,
     fps: Vec<Fingerprint>,
     /// The entries pinned for this job; `None` where the block was not resident at submission.
-    ids: Vec<Mutex<Option<Id>>>,
+    pub(crate) ids: Vec<Mutex<Option<Id>>>,
     slots: Vec<Mutex<Option<SlotWrite>>>,
-    progress: Arc<Progress>,
+    pub(crate) progress: Arc<Progress>,
 }
 
 /// Why a block is not good.
@@ -97,7 +98,7 @@ impl Run for LoadRun {
 }
 
 impl LoadRun {
-    fn finish(&self, unit: usize, outcome: BlockOutcome) {
+    pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
         }
@@ -121,7 +122,7 @@ impl LoadRun {
         self.shared.end_unit(end, Direction::Load, self.req, &self.fps);
     }
 
-    fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {
+    pub(crate) fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {
         let s = &*self.shared;
         let (Some(key), Some(ids)) = (self.keys.get(unit), self.ids.get(unit)) else {
             return BlockOutcome::Failed(ErrorKind::Invalid);
@@ -155,7 +156,7 @@ impl LoadRun {
         }
     }
 
-    fn take_slot(&self, unit: usize) -> Option<SlotWrite> {
+    pub(crate) fn take_slot(&self, unit: usize) -> Option<SlotWrite> {
         self.slots.get(unit).and_then(|x| lock(x).take())
     }
 
@@ -290,6 +291,14 @@ impl Work for LoadRun {
         }
     }
 
+    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+        match &self.shared.pack {
+            Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
+            Some(pack) => self.load_packed(pack, units, scratch),
+            None => units.for_each(|u| self.run(u, scratch)),
+        }
+    }
+
     fn cancel(&self, unit: usize) {
         let kind = if self.shared.guard.is_tripped() {
             ErrorKind::Unavailable
@@ -327,7 +336,7 @@ impl Abandon for LoadRun {
                 // its worker unpins it; until it is stored again it is a miss
                 core.forget_peer(id);
                 if core.index.state(id) == State::Ready {
-                    core.policy.remove(id);
+                    core.policy_of(id).remove(id);
                     core.keep(id, true);
                 }
             }

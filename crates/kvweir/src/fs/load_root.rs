@@ -144,9 +144,9 @@ fn begin_journal(s: &Shared, k: &Keeper, from: Option<journal::Resume>) -> Resul
 fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
     let own = r.namespaces.iter().position(|n| n == s.ns.dir());
     !s.params.keep_keys
-        || r.blocks
-            .iter()
-            .all(|o| o.bad || o.key.is_some() || Some(usize::from(o.namespace)) != own)
+        || r.blocks.iter().all(|o| {
+            o.bad || o.key.is_some() || o.leaf == Leaf::Extent || Some(usize::from(o.namespace)) != own
+        })
 }
 
 /// Blocks of our namespace that have another length than ours are none.
@@ -517,7 +517,14 @@ impl Core {
     /// Indexes and counts a block found on disk; it has no place among the others yet.
     fn found(&mut self, f: &mut Found) {
         self.budget.add_resident(f.cost);
-        let state = if f.bad { State::Bad } else { State::Ready };
+        let extent = f.leaf == Leaf::Extent;
+        // one of ours is opened later, if this tier packs; else it is no block
+        f.bad |= extent && f.namespace == 0 && !self.packs;
+        let state = match () {
+            () if f.bad => State::Bad,
+            () if extent && f.namespace == 0 => State::Extent,
+            () => State::Ready,
+        };
         let shelf = self.index.shelf_id(Shelf {
             namespace: f.namespace,
             leaf: f.leaf,
@@ -541,8 +548,8 @@ impl Core {
                 self.events.stored(k);
             }
         }
-        self.stats.blocks += u64::from(!f.bad);
-        self.stats.recovered_blocks += u64::from(!f.bad && f.namespace == 0);
+        self.stats.blocks += u64::from(state == State::Ready);
+        self.stats.recovered_blocks += u64::from(state == State::Ready && f.namespace == 0);
     }
 
     /// Gives a found block its place: more recent than all ranked before, or among the orphans.

@@ -23,16 +23,16 @@ pub mod admin;
 #[cfg(feature = "testing")]
 mod bench;
 mod bounce;
-mod core;
-mod dirs;
+pub(crate) mod core;
+pub(crate) mod dirs;
 mod guard;
-mod index;
-mod journal;
+pub(crate) mod index;
+pub(crate) mod journal;
 mod keep;
 mod later;
-mod layout;
+pub(crate) mod layout;
 mod ledger;
-mod load;
+pub(crate) mod load;
 mod load_root;
 mod member;
 mod open;
@@ -40,8 +40,8 @@ mod pins;
 mod probe;
 mod progress;
 mod settings;
-mod shared;
-mod store;
+pub(crate) mod shared;
+pub(crate) mod store;
 mod table;
 mod trailer;
 mod trim;
@@ -57,7 +57,7 @@ use std::{
 };
 
 pub use bounce::BounceMode;
-pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound};
+pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound};
 
 use self::{
     index::BATCH,
@@ -256,7 +256,11 @@ impl FsTier {
         let (index, policy, keys) = {
             let core = lock(&self.shared.core);
             let (index, keys) = core.index.memory_bytes();
-            (index, core.policy.memory_bytes(), keys)
+            (
+                index,
+                core.policy.memory_bytes() + core.packed.memory_bytes(),
+                keys,
+            )
         };
         // not under the core lock: a worker may hold a stripe across I/O
         (index + policy + self.shared.dirs.memory_bytes(), keys)
@@ -356,8 +360,24 @@ impl FsTier {
     /// order, as used.
     pub fn finish_later(&mut self, req: RequestId, keys: impl FnOnce() -> Vec<Key> + Send + 'static) {
         self.asked = None;
-        lock(&self.shared.core).end_request(req);
+        self.end_request(req);
         later::touch(&self.shared, &self.pool, req, keys);
+    }
+
+    /// Which layout new blocks get.
+    pub fn layout(&self) -> Layout {
+        match self.shared.pack {
+            Some(_) => Layout::Pack,
+            None => Layout::Fs,
+        }
+    }
+
+    /// What a request held is free: pins, and slots kept for its next blocks.
+    fn end_request(&self, req: RequestId) {
+        lock(&self.shared.core).end_request(req);
+        if let Some(p) = &self.shared.pack {
+            p.end_request(req);
+        }
     }
 
     /// The time, which lookups of one request that follow each other read for every [`BATCH`]th of them only: a clock
@@ -470,8 +490,8 @@ impl Tier for FsTier {
 
     fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {
         self.asked = None;
+        self.end_request(req);
         let s = &*self.shared;
-        lock(&s.core).end_request(req);
         let fps: Vec<_> = keys.iter().map(|k| s.fingerprint(k)).collect();
         s.touch(req, &fps);
     }

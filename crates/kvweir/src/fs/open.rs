@@ -23,7 +23,7 @@ use super::{
     layout::first_temp,
     member::{Joined, Joiner, Member, join},
     progress::Meter,
-    settings::FsSettings,
+    settings::{FsSettings, Layout, PACK_BELOW, min_pack_bound},
     shared::{Params, Shared},
     whose::unusable,
 };
@@ -38,6 +38,7 @@ use crate::{
     },
     metrics::EvictReason,
     namespace::Namespace,
+    pack::Pack,
     sync::{Bell, lock, wait_while},
 };
 
@@ -120,18 +121,27 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
             None
         }
     };
+    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
+    let pack = choose_layout(&name, &settings, block_len, may_hang)?;
+    let slots = pack
+        .as_ref()
+        .zip(settings.max_bytes)
+        .map_or(0, |(p, bound)| bound / p.slot_bytes);
     let mut core = Core::new(
         Index::new(settings.events),
-        settings
-            .policy
-            .build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
+        [
+            settings
+                .policy
+                .build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
+            settings.policy.build(slots),
+        ],
         // nothing until it is known what is there
         Budget::new(settings.max_bytes.map(|_| 0)),
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
     core.root_bound = settings.max_bytes;
     core.trimming = joined.is_some();
-    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
+    core.packs = pack.is_some();
     let guard = Guard::new(&settings, honours_guards, began);
     let params = Params {
         name,
@@ -177,6 +187,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         temp_counter: AtomicU64::new(first),
         nonces: AtomicU64::new(nonce),
         probes: Mutex::default(),
+        pack,
         guard,
         bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
@@ -208,6 +219,31 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         );
     }
     Ok(Opened { shared, keeper })
+}
+
+/// Whether new blocks are packed; says why.
+fn choose_layout(
+    name: &str,
+    settings: &FsSettings,
+    block_len: usize,
+    may_hang: bool,
+) -> Result<Option<Pack>> {
+    let owned = settings.max_bytes.filter(|_| !settings.read_only);
+    let (pack, why) = match (settings.layout, owned) {
+        (Layout::Fs, _) => (None, "asked for"),
+        (Layout::Pack, Some(bound)) => (Some(bound), "asked for"),
+        // `validate` has refused it
+        (Layout::Pack, None) | (Layout::Auto, None) => {
+            (None, "the root is not owned: no max_bytes, or read_only")
+        }
+        (Layout::Auto, Some(_)) if may_hang => (None, "the file system is another machine's or process's"),
+        (Layout::Auto, Some(_)) if block_len >= PACK_BELOW => (None, "blocks are not small"),
+        (Layout::Auto, Some(bound)) if bound < min_pack_bound(block_len) => (None, "max_bytes is small"),
+        (Layout::Auto, Some(bound)) => (Some(bound), "the root is owned and blocks are small"),
+    };
+    let layout = if pack.is_some() { Layout::Pack } else { Layout::Fs };
+    tracing::info!(tier = name, %layout, why, block_len, "layout of new blocks");
+    Ok(pack.map(|bound| Pack::new(block_len, bound)))
 }
 
 /// Starts the keeper.

@@ -22,6 +22,12 @@ pub fn min_bound(block_len: usize) -> u64 {
     write_cost(block_len, USUAL_FS_BLOCK) + FIXED_BYTES
 }
 
+/// The smallest bound, in bytes, below which a tier packs `block_len`-byte blocks: room for an extent of a few slots,
+/// and for one block with a file of its own.
+pub fn min_pack_bound(block_len: usize) -> u64 {
+    min_bound(block_len) + crate::pack::least_bytes(block_len, USUAL_FS_BLOCK)
+}
+
 /// How blocks lie below a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Layout {
@@ -146,6 +152,22 @@ impl FsSettings {
                 "max_bytes {max} is below one block: blocks of {block_len} bytes need at least {least} bytes with \
                  trailer, directories and lock file"
             ));
+        }
+        if self.layout == Layout::Pack {
+            let Some(max) = self.max_bytes.filter(|_| !self.read_only) else {
+                return no(
+                    "layout pack: needs max_bytes, and no read_only, since extents are preallocated below a \
+                           bound; use fs or auto"
+                        .into(),
+                );
+            };
+            let least = min_pack_bound(block_len);
+            if max < least {
+                return no(format!(
+                    "max_bytes {max} is too small for layout pack: blocks of {block_len} bytes need at least {least} \
+                     bytes; use fs or auto"
+                ));
+            }
         }
         if self.pin_ttl.is_zero() {
             return no("pin_ttl 0: must be longer than a load".into());

@@ -33,6 +33,7 @@ use crate::{
     io::{Disk, round_up},
     metrics::{EvictReason, RefuseReason},
     namespace::{Namespace, dir_seed},
+    pack::Pack,
     sync::{Bell, lock},
     tier::{Direction, Report, RequestId},
 };
@@ -103,6 +104,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
+    /// Where new blocks are packed; `None`: each gets a file.
+    pub(crate) pack: Option<Pack>,
     pub(crate) guard: Guard,
     pub(crate) bounce: Bounce,
     /// Held by the worker that makes room above the floor; taken before every other lock.
@@ -228,14 +231,18 @@ impl Shared {
                 };
                 if let Some(r) = refused {
                     core.budget.release(granted);
-                    if core.leftovers.is_empty() {
+                    let more = r == RefuseReason::NoRoom && self.pack.is_some();
+                    if core.leftovers.is_empty() && !more {
                         return Err(NoRoom(r));
                     }
                     granted = 0;
                 }
             }
-            if victims.is_empty() && !self.retry_leftovers() {
-                return Err(NoRoom(RefuseReason::NoRoom));
+            if victims.is_empty() {
+                let shrunk = || self.pack.as_ref().is_some_and(|p| self.drop_extent(p, reason));
+                if !self.retry_leftovers() && !shrunk() {
+                    return Err(NoRoom(RefuseReason::NoRoom));
+                }
             }
             for v in victims.drain(..) {
                 let removed = self.remove_file(&v);
@@ -263,7 +270,7 @@ impl Shared {
     }
 
     /// Keeps the file system's free bytes above the floor: evicts what is missing, else refuses.
-    fn keep_floor(&self, bytes: u64) -> Result<(), NoRoom> {
+    pub(crate) fn keep_floor(&self, bytes: u64) -> Result<(), NoRoom> {
         let Some(floor) = self.params.min_free else {
             return Ok(());
         };
@@ -338,6 +345,19 @@ impl Shared {
         let removed = self.remove_file(v);
         self.settle(&mut lock(&self.core), v, removed, reason, bad);
         self.settled.notify_all();
+    }
+
+    /// Removes a temporary; what cannot be removed stays counted until it can.
+    pub(crate) fn discard(&self, temp: PathBuf, bytes: u64) {
+        match self.disk.remove_file(&temp) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                let mut core = lock(&self.core);
+                core.stats.unlink_failures += 1;
+                core.budget.add_resident(bytes);
+                core.leftovers.push((temp, bytes));
+            }
+            _ => {}
+        }
     }
 
     fn settle(&self, core: &mut Core, v: &Victim, removed: Removed, reason: EvictReason, bad: bool) {

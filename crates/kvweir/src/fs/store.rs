@@ -4,7 +4,8 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    ops::Range,
+    path::Path,
     sync::{Arc, Mutex, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -41,15 +42,15 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A store job on its way through the workers.
 pub(crate) struct StoreRun {
-    me: Weak<Self>,
-    shared: Arc<Shared>,
-    req: RequestId,
-    keys: Vec<Key>,
-    fps: Vec<Fingerprint>,
-    slots: Vec<Mutex<Option<SlotRead>>>,
-    progress: Arc<Progress>,
+    pub(crate) me: Weak<Self>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) req: RequestId,
+    pub(crate) keys: Vec<Key>,
+    pub(crate) fps: Vec<Fingerprint>,
+    pub(crate) slots: Vec<Mutex<Option<SlotRead>>>,
+    pub(crate) progress: Arc<Progress>,
     /// This job as the guard knows it.
-    job: Weak<dyn Abandon>,
+    pub(crate) job: Weak<dyn Abandon>,
 }
 
 /// What to do about one block.
@@ -58,6 +59,8 @@ enum Begin {
     Write { id: Id, granted: u64 },
     /// It is there already, and pinned.
     Present(Id),
+    /// It is there already, packed.
+    Packed,
     /// Another worker writes it and will tell.
     Joined,
     /// Something that is no block lies there: remove it first.
@@ -114,6 +117,7 @@ impl StoreRun {
             match self.begin(unit, fp, &at) {
                 Begin::Write { id, granted } => break (id, granted),
                 Begin::Joined => return None,
+                Begin::Packed => return Some(BlockOutcome::Present),
                 Begin::Refused(kind) => return Some(BlockOutcome::Failed(kind)),
                 Begin::Replace(_) if replaced => {
                     // it cannot be removed; trying for ever would cost this worker
@@ -166,6 +170,13 @@ impl StoreRun {
                 }
                 let Some(id) = core.index.find(fp) else { break };
                 match core.index.state(id) {
+                    State::Ready if core.index.packed(id).is_some() => {
+                        core.stats.present_blocks += 1;
+                        return Begin::Packed;
+                    }
+                    // a slot still read, an extent: nothing that a file can take the place of
+                    State::Bad if core.index.packed(id).is_some() => return Begin::Refused(ErrorKind::Busy),
+                    State::Extent => return Begin::Refused(ErrorKind::Invalid),
                     State::Ready | State::Peer => {
                         core.pin(id);
                         return Begin::Present(id);
@@ -217,7 +228,7 @@ impl StoreRun {
     }
 
     /// Takes back an entry that was reserved, and fails those who waited for it.
-    fn abort(&self, id: Id, kind: ErrorKind) {
+    pub(crate) fn abort(&self, id: Id, kind: ErrorKind) {
         let waiters = {
             let mut core = lock(&self.shared.core);
             core.index.remove(id);
@@ -454,23 +465,9 @@ impl StoreRun {
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
         if published.is_err() {
-            self.discard(temp, file.stat().map_or(s.file_len(), |st| st.allocated));
+            s.discard(temp, file.stat().map_or(s.file_len(), |st| st.allocated));
         }
         published
-    }
-
-    /// Removes a temporary; what cannot be removed stays counted until it can.
-    fn discard(&self, temp: PathBuf, bytes: u64) {
-        let s = &*self.shared;
-        match s.disk.remove_file(&temp) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                let mut core = lock(&s.core);
-                core.stats.unlink_failures += 1;
-                core.budget.add_resident(bytes);
-                core.leftovers.push((temp, bytes));
-            }
-            _ => {}
-        }
     }
 
     /// Turns the reservation into a resident block, or gives it back.
@@ -511,25 +508,44 @@ impl StoreRun {
                 BlockOutcome::Stored
             }
             Err(e) => {
-                let (kind, reason) = match classify(&e) {
-                    IoClass::Full => (ErrorKind::Full, RefuseReason::NoSpace),
-                    IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
-                    _ => (ErrorKind::Unavailable, RefuseReason::Io),
-                };
-                if classify(&e).blames_device() {
-                    self.progress.blame();
-                }
-                tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), block = %at.stem, "a block was not stored");
-                {
-                    let mut core = lock(&s.core);
-                    core.budget.release(granted);
-                    if !self.progress.is_reported() {
-                        core.stats.refused(reason, 1);
-                    }
-                }
+                tracing::debug!(block = %at.stem, "a block was not stored");
+                lock(&s.core).budget.release(granted);
+                let kind = self.not_written(&e, 1);
                 self.abort(id, kind);
                 BlockOutcome::Failed(kind)
             }
+        }
+    }
+
+    /// `blocks` blocks were not written; returns what they are reported as.
+    pub(crate) fn not_written(&self, e: &io::Error, blocks: u64) -> ErrorKind {
+        let s = &*self.shared;
+        let (kind, reason) = match classify(e) {
+            IoClass::Full => (ErrorKind::Full, RefuseReason::NoSpace),
+            IoClass::Transient => (ErrorKind::Busy, RefuseReason::Io),
+            _ => (ErrorKind::Unavailable, RefuseReason::Io),
+        };
+        if classify(e).blames_device() {
+            self.progress.blame();
+        }
+        tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), blocks, "blocks were not stored");
+        if !self.progress.is_reported() {
+            lock(&s.core).stats.refused(reason, blocks);
+        }
+        kind
+    }
+
+    /// Nobody works on `unit` any more; another job will tell its outcome.
+    pub(crate) fn leave(&self, unit: usize) {
+        let end = self.progress.leave(unit);
+        self.shared.end_unit(end, Direction::Store, self.req, &self.fps);
+    }
+
+    /// Stores a block, which was begun, in a file of its own.
+    pub(crate) fn store_file(&self, unit: usize, scratch: &mut PageBuffer) {
+        match self.store(unit, scratch) {
+            Some(outcome) => self.finish(unit, outcome),
+            None => self.leave(unit),
         }
     }
 }
@@ -573,9 +589,14 @@ impl Work for StoreRun {
         if !self.progress.start(unit, s.clock.now()) {
             return;
         }
-        match self.store(unit, scratch) {
-            Some(outcome) => self.finish(unit, outcome),
-            None => s.end_unit(self.progress.leave(unit), Direction::Store, self.req, &self.fps),
+        self.store_file(unit, scratch);
+    }
+
+    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+        match &self.shared.pack {
+            Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
+            Some(pack) => self.store_packed(pack, units, scratch),
+            None => units.for_each(|u| self.run(u, scratch)),
         }
     }
 

@@ -321,7 +321,9 @@ impl Walk<'_> {
                     let whole = self.block_len + TRAILER_BYTES as u64;
                     let right = stat.len == self.block_len || stat.len == whole;
                     let key = match key {
-                        None if ns == 0 && self.want_keys => self.key_in_trailer(&path),
+                        None if ns == 0 && self.want_keys && leaf == Leaf::Keyed => {
+                            self.key_in_trailer(&path)
+                        }
                         k => k,
                     };
                     blocks += 1;
@@ -335,7 +337,7 @@ impl Walk<'_> {
                         mtime_ns: stat.mtime_ns,
                         trailer: stat.len == whole,
                         id: None,
-                        bad: ns == 0 && !right,
+                        bad: ns == 0 && !right && leaf != Leaf::Extent,
                         key: key.filter(|_| ns == 0),
                     });
                 }

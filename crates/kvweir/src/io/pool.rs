@@ -22,6 +22,9 @@ use crate::{
     sync::{lock, wait, wait_while},
 };
 
+/// A batch is not shared out into more parts than this.
+const CRUMBS: usize = 8;
+
 /// Which queue a job waits in, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -37,6 +40,14 @@ pub trait Work: Send + Sync {
     fn run(&self, unit: usize, scratch: &mut PageBuffer);
     /// Told instead of `run` when the unit will never run.
     fn cancel(&self, unit: usize);
+    /// How many units a worker should take at one time to run them together; 0: each by itself.
+    fn batch(&self) -> usize {
+        0
+    }
+    /// Runs units together, where [`batch`](Self::batch) says so. After a panic all of them are cancelled.
+    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+        units.for_each(|u| self.run(u, scratch));
+    }
 }
 
 /// Sizes of a pool.
@@ -82,6 +93,8 @@ struct Job {
     next: usize,
     units: usize,
     run: usize,
+    /// Most units run together; 0: each by itself.
+    batch: usize,
 }
 
 #[derive(Default)]
@@ -163,6 +176,7 @@ impl Pool {
         }
         // short runs keep neighbours on one worker and still spread a job over all of them
         let run = (units / (self.shared.size.threads * 4)).clamp(1, 8);
+        let batch = work.batch();
         let mut q = lock(&self.shared.queues);
         if q.stop {
             return Err(Error::new(
@@ -187,6 +201,7 @@ impl Pool {
             next: 0,
             units,
             run,
+            batch,
         });
         // one is enough for whoever submits: it wakes the next
         let wake = q.waiting > 0;
@@ -301,25 +316,72 @@ impl Queues {
     }
 
     /// The next run of units a worker should take.
-    fn claim(&mut self, store_threads: usize) -> Option<(Class, Arc<dyn Work>, Range<usize>)> {
+    fn claim(&mut self, store_threads: usize) -> Option<Claim> {
         let class = self.next_class(store_threads)?;
+        let idle = match class {
+            Class::Load => self.waiting,
+            Class::Store => self
+                .waiting
+                .min(store_threads.saturating_sub(self.running_stores + 1)),
+        };
         let (queue, waiting) = self.of(class);
+        let alone = queue.len() == 1;
         let job = queue.front_mut()?;
-        let range = job.next..(job.next + job.run).min(job.units);
+        let left = job.units - job.next;
+        let take = match job.batch {
+            0 => job.run,
+            // shared out among those that have nothing else to do, but not into crumbs
+            most if alone => left.div_ceil(idle + 1).clamp(most.div_ceil(CRUMBS), most),
+            most => most,
+        };
+        let range = job.next..job.next + take.min(left);
+        let together = job.batch > 0;
         job.next = range.end;
         *waiting = waiting.saturating_sub(range.len());
         let work = Arc::clone(&job.work);
         if job.next >= job.units {
             queue.pop_front();
         }
-        Some((class, work, range))
+        Some(Claim {
+            class,
+            work,
+            range,
+            together,
+        })
+    }
+}
+
+/// Units that one worker took.
+struct Claim {
+    class: Class,
+    work: Arc<dyn Work>,
+    range: Range<usize>,
+    /// Whether they are run together.
+    together: bool,
+}
+
+fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, scratch: &mut PageBuffer) {
+    let stopping = shared.stopping.load(Ordering::Relaxed);
+    let units = range.clone();
+    let ran = !stopping
+        && catch_unwind(AssertUnwindSafe(|| work.run_batch(units, scratch)))
+            .inspect_err(|_| tracing::error!(?range, "an I/O worker panicked; its blocks failed"))
+            .is_ok();
+    if !ran {
+        range.for_each(|u| work.cancel(u));
     }
 }
 
 fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
     let mut q = lock(&shared.queues);
     loop {
-        if let Some((class, work, range)) = q.claim(shared.size.store_threads) {
+        if let Some(claim) = q.claim(shared.size.store_threads) {
+            let Claim {
+                class,
+                work,
+                range,
+                together,
+            } = claim;
             let store = usize::from(class == Class::Store);
             q.running += 1;
             q.running_stores += store;
@@ -328,7 +390,10 @@ fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
             if wake {
                 shared.ready.notify_one();
             }
-            for unit in range {
+            if together {
+                run_together(shared, &*work, range.clone(), &mut scratch);
+            }
+            for unit in range.filter(|_| !together) {
                 let stopping = shared.stopping.load(Ordering::Relaxed);
                 // a fault in one unit must neither lose its report nor end the worker (I4, I10)
                 let ran = !stopping

@@ -6,7 +6,7 @@ use kvweir::{
     Key,
     events::{Event, Locality, Medium},
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{FsBuilder, FsSettings, Layout, min_bound, min_pack_bound},
     metrics::TierStats,
     tier::{
         BlockOutcome, JobId, LoadJob, Lookup, MemoryTier, Report, RequestId, StoreJob, Tier, Verified,
@@ -51,6 +51,33 @@ fn the_file_tier_passes_without_direct_io() {
         direct: false,
         ..f
     });
+}
+
+#[test]
+fn the_packed_tier_passes_with_every_policy() {
+    for policy in PolicyKind::ALL {
+        check_fs(|f, s| FsSettings {
+            max_bytes: Some(pack_bound(s)),
+            layout: Layout::Pack,
+            policy,
+            ..f
+        });
+    }
+}
+
+#[test]
+fn the_packed_tier_passes_without_direct_io() {
+    check_fs(|f, s| FsSettings {
+        max_bytes: Some(pack_bound(s)),
+        layout: Layout::Pack,
+        direct: false,
+        ..f
+    });
+}
+
+/// Room for as many slots, whatever part of the last extent is lost.
+fn pack_bound(s: Setup) -> u64 {
+    min_pack_bound(s.block_len) + s.capacity_blocks * (s.block_len as u64 + 3 * 4096)
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod fs_truth;
 mod matrix;
 #[cfg(test)]
 mod model;
+mod pack;
 #[cfg(test)]
 mod races;
 #[cfg(test)]

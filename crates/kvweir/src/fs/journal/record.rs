@@ -27,7 +27,7 @@
 //!
 //! | kind | name | fields |
 //! |---|---|---|
-//! | 1 | shelf | number u16, leaf u16 (0 `_g`, 1 `_k`), group u32, name of the namespace's directory |
+//! | 1 | shelf | number u16, leaf u16 (0 `_g`, 1 `_k`, 2 `_x`), group u32, name of the namespace's directory |
 //! | 2 | begin | fingerprint u128, shelf u16, 0 u16, fan u32 |
 //! | 3 | stored | as begin, then flags u32 (1: has a trailer, 2: wrong size), cost, time written (Unix seconds), cost of the leaf directory, of the first-level one, of the namespace's own: u32 each, costs in units of 512 bytes; then the key, where keys are kept |
 //! | 4 | evict | as begin |
@@ -182,6 +182,7 @@ impl Record<'_> {
                 let (kind, group) = match leaf {
                     Leaf::Group(g) => (0u16, *g),
                     Leaf::Keyed => (1, 0),
+                    Leaf::Extent => (2, 0),
                 };
                 out.extend(number.to_le_bytes());
                 out.extend(kind.to_le_bytes());
@@ -273,6 +274,7 @@ fn read(kind: u8, payload: &[u8]) -> Option<Record<'_>> {
             let leaf = match kind {
                 0 => Leaf::Group(group),
                 1 => Leaf::Keyed,
+                2 => Leaf::Extent,
                 _ => return None,
             };
             let dir = std::str::from_utf8(r.rest()).ok()?;

@@ -1,0 +1,268 @@
+//! Extents that are there: after the root was loaded, or what a dead member left was taken over, those that belong to
+//! this tier are opened and their tables read, and their blocks become hits. Of two records of one key the later one
+//! holds. An extent that cannot be used (another block length, another namespace, damaged) is given up like a file
+//! that is no block.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{
+    Pack,
+    extents::{Extent, extent_cost},
+    format::{HEADER_BYTES, Header, RECORD_BYTES, Record},
+    free::Run,
+};
+use crate::{
+    block::{Fingerprint, Key},
+    evict::Id,
+    fs::{
+        index::State,
+        layout::{Location, leaf_dir},
+        shared::Shared,
+    },
+    io::{disk::read_all_at, pool::usable_cpus},
+    metrics::EvictReason,
+    sync::lock,
+};
+
+/// Bytes of a table read at once.
+const PIECE: usize = 1 << 20;
+/// Blocks put into the index under one hold of the lock.
+const AT_ONCE: usize = 1024;
+
+/// A record found.
+struct FoundRecord {
+    fp: Fingerprint,
+    sequence: u64,
+    slot: u32,
+    tag: u64,
+    key: Option<Key>,
+}
+
+/// An extent found.
+struct FoundExtent {
+    extent: Extent,
+    records: Vec<FoundRecord>,
+}
+
+impl Shared {
+    /// Opens the extents that came into the index since the last call.
+    pub(crate) fn claim_extents(&self, pack: &Pack) {
+        let _turn = lock(&pack.grow);
+        let mine = self.unopened(pack);
+        if mine.is_empty() {
+            return;
+        }
+        let began = self.clock.now();
+        let numbers = pack.free_numbers(mine.len());
+        let jobs: Vec<_> = mine.into_iter().zip(numbers).collect();
+        let at = AtomicUsize::new(0);
+        let out = Mutex::new((Vec::new(), Vec::new()));
+        std::thread::scope(|scope| {
+            let work = || {
+                while let Some(((id, name), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
+                    match self.read_extent(*id, name, *number) {
+                        Ok(Some(found)) => lock(&out).0.push(found),
+                        Ok(None) => lock(&out).1.push(*id),
+                        Err(error) => {
+                            tracing::warn!(tier = %self.params.name, extent = name, %error, "an extent cannot be read");
+                            lock(&out).1.push(*id);
+                        }
+                    }
+                }
+            };
+            for n in 1..usable_cpus().min(jobs.len()) {
+                // without helpers it only takes longer
+                let _ = std::thread::Builder::new()
+                    .name(format!("kvweir-claim-{n}"))
+                    .spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let (found, unusable) = out
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let extents = found.len();
+        let blocks = self.take_in(pack, found);
+        for id in unusable {
+            let victim = lock(&self.core).begin_removal(id);
+            if let Some(v) = victim {
+                self.remove_victim(&v, EvictReason::Corrupt, true);
+            }
+        }
+        let seconds = self.clock.now().since(began).as_secs_f64();
+        tracing::info!(tier = %self.params.name, extents, blocks, seconds, "packed blocks are open");
+    }
+
+    /// Entries and file names of our extents that are not open.
+    fn unopened(&self, pack: &Pack) -> Vec<(Id, String)> {
+        let at = Location::of_extent(0);
+        let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
+        let mut names = Vec::new();
+        if let Err(error) = self.disk.list(&dir, &mut |name, _| names.push(name.to_owned()))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(tier = %self.params.name, %error, "extents cannot be listed");
+        }
+        let core = lock(&self.core);
+        let mine = names.into_iter().filter_map(|name| {
+            let fp = Fingerprint::of(name.as_bytes(), self.ns.seed());
+            let id = core.index.find(fp)?;
+            // another live member's are in nobody else's index
+            (core.index.state(id) == State::Extent && !pack.has(id)).then_some((id, name))
+        });
+        mine.collect()
+    }
+
+    /// Reads header and table; `None`: not an extent that this tier can use.
+    fn read_extent(&self, id: Id, name: &str, number: u32) -> io::Result<Option<FoundExtent>> {
+        let at = Location::of_extent(0);
+        let path = leaf_dir(self.own_dir(), at.fan, at.leaf).join(name);
+        let files = self.open_extent(&path)?;
+        let mut page = vec![0; HEADER_BYTES as usize];
+        let whole = read_all_at(&*files.table, &mut page, 0)? == page.len();
+        let header = Header::decode(&page).filter(|h| {
+            whole
+                && h.block_len == self.params.block_len as u64
+                && u64::from(h.slot_bytes) == super::slot_bytes(self.params.block_len)
+                && h.namespace == *self.ns.digest()
+        });
+        let Some(header) = header else { return Ok(None) };
+        if files.table.stat()?.len < header.file_len() {
+            return Ok(None);
+        }
+        let extent = files.into_extent(number, header, id, header.slots);
+        let mut records = Vec::new();
+        each_record(&extent, &mut |place, record| {
+            let fp = self.fingerprint(&record.key);
+            records.push(FoundRecord {
+                fp,
+                sequence: record.sequence,
+                slot: extent.slot(place),
+                tag: record.tag(),
+                key: self.params.keep_keys.then_some(record.key),
+            });
+        })?;
+        Ok(Some(FoundExtent { extent, records }))
+    }
+
+    /// Makes hits of what was found: newest first, each in front of those before it. Returns how many.
+    fn take_in(&self, pack: &Pack, found: Vec<FoundExtent>) -> u64 {
+        let mut all = Vec::with_capacity(found.iter().map(|f| f.records.len()).sum());
+        let mut extents = Vec::with_capacity(found.len());
+        for f in found {
+            all.extend(f.records);
+            extents.push(f.extent);
+        }
+        all.sort_unstable_by_key(|r| std::cmp::Reverse(r.sequence));
+        if let Some(newest) = all.first() {
+            pack.seen_sequence(newest.sequence);
+        }
+        let mut taken = Vec::with_capacity(all.len());
+        for part in all.chunks(AT_ONCE) {
+            let mut core = lock(&self.core);
+            for r in part {
+                if core.index.find(r.fp).is_some() {
+                    continue;
+                }
+                let Some(id) = core.index.insert_packed(r.fp, State::Ready, r.slot, r.tag) else {
+                    continue;
+                };
+                core.packed.insert_cold(id, r.fp, 1);
+                core.stats.blocks += 1;
+                core.stats.recovered_blocks += 1;
+                if let Some(key) = &r.key {
+                    core.index.set_key(id, key);
+                    core.events.stored(key);
+                }
+                taken.push(r.slot);
+            }
+        }
+        let blocks = taken.len() as u64;
+        taken.sort_unstable();
+        for e in extents {
+            self.recount(&e);
+            let first = taken.partition_point(|&s| s < e.slot(0));
+            let mine = taken.get(first..).unwrap_or_default();
+            let used: Vec<u32> = mine
+                .iter()
+                .map_while(|&s| s.checked_sub(e.slot(0)).filter(|&p| p < e.header.slots))
+                .collect();
+            let free = gaps(&used, e.header.slots);
+            pack.add(Arc::new(e), u32::try_from(used.len()).unwrap_or(u32::MAX), free);
+        }
+        blocks
+    }
+
+    /// Counts an extent as what it may come to cost.
+    fn recount(&self, e: &Extent) {
+        let cost = extent_cost(
+            e.header.slots,
+            u64::from(e.header.slot_bytes),
+            self.params.fs_block,
+        );
+        let mut core = lock(&self.core);
+        let before = core.index.cost(e.id);
+        core.index.set_cost(e.id, cost.max(before));
+        let now = core.index.cost(e.id);
+        core.budget.change(before, now);
+    }
+}
+
+/// Calls `each` with the records of an extent.
+pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Record)) -> io::Result<()> {
+    let mut piece = vec![0; PIECE.min(extent.header.slots as usize * RECORD_BYTES)];
+    let mut place = 0;
+    while place < extent.header.slots && !piece.is_empty() {
+        let n = read_all_at(&*extent.table, &mut piece, Header::record_at(place))?;
+        let (records, _) = piece.get(..n).unwrap_or_default().as_chunks::<RECORD_BYTES>();
+        if records.is_empty() {
+            break;
+        }
+        for bytes in records {
+            if place >= extent.header.slots {
+                break;
+            }
+            if let Some(r) = Record::decode(bytes, extent.header.nonce, place) {
+                each(place, r);
+            }
+            place += 1;
+        }
+    }
+    Ok(())
+}
+
+/// The runs between `used` places of `slots`.
+fn gaps(used: &[u32], slots: u32) -> Vec<Run> {
+    let mut out = Vec::new();
+    let mut from = 0;
+    for &end in used.iter().chain(std::iter::once(&slots)) {
+        if end > from {
+            out.push(Run {
+                first: from,
+                len: end - from,
+            });
+        }
+        from = end + 1;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_is_not_used() {
+        let run = |first, len| Run { first, len };
+        assert_eq!(gaps(&[], 5), [run(0, 5)]);
+        assert_eq!(gaps(&[0, 1, 4], 5), [run(2, 2)]);
+        assert_eq!(gaps(&[1, 3], 6), [run(0, 1), run(2, 1), run(4, 2)]);
+        assert_eq!(gaps(&[0, 1], 2), []);
+    }
+}

@@ -1,0 +1,453 @@
+//! The extents of one tier, and which of their slots are taken. A slot's number is its extent's number and its place in
+//! it. Behind one lock, taken after the core's or alone, never across I/O.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    format::Header,
+    free::{FreeRuns, Run},
+};
+use crate::{
+    evict::Id,
+    io::{DiskFile, PAGE, round_up},
+    sync::lock,
+    tier::RequestId,
+};
+
+/// Bits of a slot's number that tell its place in its extent.
+const SHIFT: u32 = 22;
+/// Most extents a tier can have.
+const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
+/// Extents into which a bound is divided, about.
+const EXTENTS_A_BOUND: u64 = 64;
+/// Fewest slots of an extent, where there is room.
+const FEW_SLOTS: u32 = 8;
+/// Bytes of slots that a request keeps behind its last block for those that follow.
+const WINDOW_BYTES: u64 = 2 << 20;
+/// Most requests that keep such slots.
+const MAX_WINDOWS: usize = 64;
+/// Runs of a file that one block of its file system's own tree keeps track of, at least: ext4 keeps 340, XFS 254.
+const RUNS_A_TREE_BLOCK: u64 = 250;
+
+/// Bytes of the slot of a block of `block_len` bytes.
+pub(crate) fn slot_bytes(block_len: usize) -> u64 {
+    round_up(block_len as u64, PAGE as u64)
+}
+
+/// An extent's open file.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) number: u32,
+    pub(crate) header: Header,
+    /// The file's entry in the index.
+    pub(crate) id: Id,
+    /// Through the page cache: records, and blocks where direct I/O does not work.
+    pub(crate) table: Box<dyn DiskFile>,
+    /// Past it.
+    pub(crate) direct: Option<Box<dyn DiskFile>>,
+    /// Slots from here on never had a record.
+    pub(crate) fresh_from: AtomicU32,
+}
+
+impl Extent {
+    /// The number of its slot `place` among all slots.
+    pub(crate) fn slot(&self, place: u32) -> u32 {
+        self.number << SHIFT | place
+    }
+
+    /// The place of `slot` in its extent.
+    pub(crate) fn place(slot: u32) -> u32 {
+        slot & ((1 << SHIFT) - 1)
+    }
+}
+
+#[derive(Debug)]
+struct Taken {
+    extent: Arc<Extent>,
+    used: u32,
+    /// Nothing new goes into it.
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    extents: Vec<Option<Taken>>,
+    free: FreeRuns,
+    windows: HashMap<RequestId, Run, FixedState>,
+    by_age: VecDeque<RequestId>,
+}
+
+/// All extents of a tier.
+pub(crate) struct Pack {
+    /// Bytes of a slot.
+    pub(crate) slot_bytes: u64,
+    /// Bytes of an extent, where there is room.
+    pub(crate) nominal: u64,
+    window: u32,
+    state: Mutex<State>,
+    /// Held by the worker that makes or gives up an extent; taken before every other lock.
+    pub(crate) grow: Mutex<()>,
+    sequence: AtomicU64,
+}
+
+impl fmt::Debug for Pack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pack")
+            .field("slot_bytes", &self.slot_bytes)
+            .field("nominal", &self.nominal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pack {
+    /// No extents yet, for blocks of `block_len` bytes below `bound` bytes.
+    pub(crate) fn new(block_len: usize, bound: u64) -> Self {
+        let slot_bytes = slot_bytes(block_len);
+        let slots = Header::slots_in(bound / EXTENTS_A_BOUND, slot_bytes).clamp(FEW_SLOTS, 1 << SHIFT);
+        let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
+        Self {
+            slot_bytes,
+            nominal: extent_bytes(slots, slot_bytes),
+            window,
+            state: Mutex::new(State {
+                extents: Vec::new(),
+                free: FreeRuns::new(SHIFT),
+                windows: HashMap::default(),
+                by_age: VecDeque::new(),
+            }),
+            grow: Mutex::default(),
+            sequence: AtomicU64::new(1),
+        }
+    }
+
+    /// Numbers for `n` records, higher than all before.
+    pub(crate) fn next_sequence(&self, n: u64) -> u64 {
+        self.sequence.fetch_add(n, Ordering::Relaxed)
+    }
+
+    /// A record with this number was found.
+    pub(crate) fn seen_sequence(&self, n: u64) {
+        self.sequence.fetch_max(n.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// A number for a new extent.
+    pub(crate) fn free_number(&self) -> Option<u32> {
+        self.free_numbers(1).first().copied()
+    }
+
+    /// Numbers for up to `most` new extents.
+    pub(crate) fn free_numbers(&self, most: usize) -> Vec<u32> {
+        let s = lock(&self.state);
+        let free = (0..MAX_EXTENTS).filter(|&n| s.extents.get(n).is_none_or(Option::is_none));
+        free.take(most).filter_map(|n| u32::try_from(n).ok()).collect()
+    }
+
+    /// Adds an extent of which `used` slots are taken and `free` are not.
+    pub(crate) fn add(&self, extent: Arc<Extent>, used: u32, free: impl IntoIterator<Item = Run>) {
+        let mut s = lock(&self.state);
+        let at = extent.number as usize;
+        if s.extents.len() <= at {
+            s.extents.resize_with(at + 1, || None);
+        }
+        for r in free {
+            s.free.add(Run {
+                first: extent.slot(r.first),
+                len: r.len,
+            });
+        }
+        if let Some(e) = s.extents.get_mut(at) {
+            *e = Some(Taken {
+                extent,
+                used,
+                closing: false,
+            });
+        }
+    }
+
+    /// Whether an extent with this entry is open.
+    pub(crate) fn has(&self, id: Id) -> bool {
+        let s = lock(&self.state);
+        s.extents.iter().flatten().any(|t| t.extent.id == id)
+    }
+
+    /// The extent of `slot`.
+    pub(crate) fn extent_of(&self, slot: u32) -> Option<Arc<Extent>> {
+        let s = lock(&self.state);
+        let t = s.extents.get((slot >> SHIFT) as usize)?.as_ref()?;
+        Some(Arc::clone(&t.extent))
+    }
+
+    /// Takes up to `n` slots for `req` and appends them to `out` as runs; returns how many.
+    pub(crate) fn take(&self, n: u32, req: RequestId, out: &mut Vec<(Arc<Extent>, Run)>) -> u32 {
+        let mut s = lock(&self.state);
+        let mut got = 0;
+        let mut next = None;
+        if let Some(w) = s.windows.remove(&req) {
+            let len = w.len.min(n);
+            got += s.hand_out(Run { len, ..w }, out);
+            next = Some(w.first + len);
+            let rest = Run {
+                first: w.first + len,
+                len: w.len - len,
+            };
+            if rest.len > 0 {
+                s.windows.insert(req, rest);
+                return got;
+            }
+        }
+        while got < n {
+            let (want, most) = (n - got, (n - got).max(self.window));
+            let run = next.take().and_then(|at| s.free.take_at(at, most));
+            let run = match run.or_else(|| s.free.take(want, most)) {
+                Some(r) => r,
+                // what others keep for later
+                None if s.end_windows() => continue,
+                None => break,
+            };
+            let len = run.len.min(want);
+            got += s.hand_out(Run { len, ..run }, out);
+            let rest = Run {
+                first: run.first + len,
+                len: run.len - len,
+            };
+            if rest.len > 0 {
+                s.keep_window(req, rest);
+            }
+        }
+        got
+    }
+
+    /// Frees slots.
+    pub(crate) fn give(&self, slots: &mut [u32]) {
+        slots.sort_unstable();
+        let mut s = lock(&self.state);
+        for run in slots.chunk_by(|a, b| a + 1 == *b) {
+            if let (Some(&first), Ok(len)) = (run.first(), u32::try_from(run.len())) {
+                s.give(Run { first, len });
+            }
+        }
+    }
+
+    /// The request is over.
+    pub(crate) fn end_request(&self, req: RequestId) {
+        let mut s = lock(&self.state);
+        if let Some(w) = s.windows.remove(&req) {
+            s.free.add(w);
+            s.by_age.retain(|r| *r != req);
+        }
+    }
+
+    /// Open extents, those with the fewest taken slots first.
+    pub(crate) fn by_use(&self) -> Vec<Arc<Extent>> {
+        let s = lock(&self.state);
+        let mut all: Vec<(u32, &Taken)> = s.extents.iter().flatten().map(|t| (t.used, t)).collect();
+        all.sort_by_key(|(used, t)| (*used, t.extent.number));
+        all.into_iter().map(|(_, t)| Arc::clone(&t.extent)).collect()
+    }
+
+    /// Takes the free slots of an extent away, so that nothing new goes into it.
+    pub(crate) fn close(&self, extent: &Extent) {
+        let mut s = lock(&self.state);
+        s.end_windows();
+        if let Some(Some(t)) = s.extents.get_mut(extent.number as usize) {
+            t.closing = true;
+        }
+        let (first, end) = (extent.slot(0), (extent.number + 1) << SHIFT);
+        s.free.withdraw(first, end);
+    }
+
+    /// Forgets an extent that is closing and of which no slot is taken; `false` while one is.
+    pub(crate) fn remove_unused(&self, extent: &Extent) -> bool {
+        let mut s = lock(&self.state);
+        let Some(slot) = s.extents.get_mut(extent.number as usize) else {
+            return false;
+        };
+        let unused = slot.as_ref().is_some_and(|t| t.closing && t.used == 0);
+        if unused {
+            *slot = None;
+        }
+        unused
+    }
+
+    /// Slots that can be had at once.
+    pub(crate) fn free(&self) -> u64 {
+        lock(&self.state).free.total()
+    }
+
+    /// Slots in all, and how many hold nothing.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> (u64, u64) {
+        let s = lock(&self.state);
+        let open = s.extents.iter().flatten();
+        let (all, used) = open.fold((0, 0), |(all, used), t| {
+            (all + u64::from(t.extent.header.slots), used + u64::from(t.used))
+        });
+        (all, all - used)
+    }
+}
+
+impl State {
+    fn hand_out(&mut self, run: Run, out: &mut Vec<(Arc<Extent>, Run)>) -> u32 {
+        let Some(Some(t)) = self.extents.get_mut((run.first >> SHIFT) as usize) else {
+            return run.len;
+        };
+        t.used += run.len;
+        out.push((Arc::clone(&t.extent), run));
+        run.len
+    }
+
+    fn give(&mut self, run: Run) {
+        let Some(Some(t)) = self.extents.get_mut((run.first >> SHIFT) as usize) else {
+            return;
+        };
+        t.used = t.used.saturating_sub(run.len);
+        if !t.closing {
+            self.free.add(run);
+        }
+    }
+
+    fn keep_window(&mut self, req: RequestId, rest: Run) {
+        if let Some(old) = self.windows.insert(req, rest) {
+            self.free.add(old);
+        }
+        if !self.by_age.contains(&req) {
+            self.by_age.push_back(req);
+        }
+        while self.by_age.len() > MAX_WINDOWS {
+            if let Some(w) = self.by_age.pop_front().and_then(|r| self.windows.remove(&r)) {
+                self.free.add(w);
+            }
+        }
+    }
+
+    /// Frees what requests keep; returns whether there was any.
+    fn end_windows(&mut self) -> bool {
+        let kept: Vec<Run> = self.windows.drain().map(|(_, r)| r).collect();
+        self.by_age.clear();
+        kept.iter().for_each(|&r| self.free.add(r));
+        !kept.is_empty()
+    }
+}
+
+/// Bytes of a file of `slots` slots.
+pub(crate) fn extent_bytes(slots: u32, slot_bytes: u64) -> u64 {
+    Header::slots_at(slots) + u64::from(slots) * slot_bytes
+}
+
+/// What an extent of `slots` slots is counted as: its file, and what its file system needs to keep track of slots that
+/// were written and of those that were not.
+pub(crate) fn extent_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
+    let tree = u64::from(slots).div_ceil(RUNS_A_TREE_BLOCK) + 2;
+    round_up(extent_bytes(slots, slot_bytes), fs_block) + tree * fs_block
+}
+
+/// Bytes that the smallest extent worth making takes.
+pub(crate) fn least_bytes(block_len: usize, fs_block: u64) -> u64 {
+    extent_cost(FEW_SLOTS, slot_bytes(block_len), fs_block) + 16 * fs_block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Disk, OsDisk, disk::OpenMode};
+
+    fn pack(extents: u32, slots: u32) -> Pack {
+        let p = Pack::new(65536, 1 << 30);
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..extents {
+            let file = OsDisk
+                .open(&dir.path().join("x"), OpenMode::ReadWrite, false)
+                .unwrap();
+            let header = Header {
+                slots,
+                slot_bytes: 65536,
+                block_len: 65536,
+                nonce: 0,
+                namespace: [0; 32],
+                made_at: 0,
+            };
+            let e = Extent {
+                number,
+                header,
+                id: number,
+                table: file,
+                direct: None,
+                fresh_from: AtomicU32::new(0),
+            };
+            p.add(Arc::new(e), 0, [Run { first: 0, len: slots }]);
+        }
+        p
+    }
+
+    fn take(p: &Pack, n: u32, req: u64) -> Vec<Run> {
+        let mut out = Vec::new();
+        p.take(n, RequestId(req), &mut out);
+        out.into_iter().map(|(_, r)| r).collect()
+    }
+
+    #[test]
+    fn the_jobs_of_a_request_lie_behind_each_other_though_others_store_between() {
+        let p = pack(1, 512);
+        let mut ends = [None::<u32>; 3];
+        for _ in 0..4 {
+            for (req, end) in ends.iter_mut().enumerate() {
+                let runs = take(&p, 8, req as u64);
+                assert_eq!(runs.len(), 1);
+                assert!(end.is_none_or(|e| e == runs[0].first), "request {req}: {runs:?}");
+                *end = Some(runs[0].first + 8);
+            }
+        }
+    }
+
+    #[test]
+    fn every_slot_is_handed_out_once_windows_and_all_and_freed_again() {
+        let p = pack(2, 100);
+        let mut slots: Vec<u32> = Vec::new();
+        for req in 0..40 {
+            for r in take(&p, 5, req) {
+                slots.extend(r.first..r.first + r.len);
+            }
+        }
+        assert_eq!(slots.len(), 200);
+        assert!(take(&p, 1, 99).is_empty());
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!((slots.len(), p.slots()), (200, (200, 0)));
+        p.give(&mut slots);
+        assert_eq!(p.slots(), (200, 200));
+        assert_eq!(take(&p, 100, 7), [Run { first: 0, len: 100 }]);
+    }
+
+    #[test]
+    fn an_extent_that_closes_gets_nothing_new_and_goes_when_it_is_empty() {
+        let p = pack(2, 16);
+        let mut held: Vec<u32> = take(&p, 4, 1)
+            .iter()
+            .flat_map(|r| r.first..r.first + r.len)
+            .collect();
+        let first = p.extent_of(held[0]).unwrap();
+        p.close(&first);
+        let more: u32 = take(&p, 32, 2).iter().map(|r| r.len).sum();
+        assert_eq!(more, 16, "only the other extent");
+        assert!(!p.remove_unused(&first));
+        p.give(&mut held);
+        assert!(take(&p, 1, 3).is_empty() && p.remove_unused(&first));
+        assert!(p.extent_of(held[0]).is_none() && p.free_number() == Some(0));
+    }
+
+    #[test]
+    fn the_nominal_extent_follows_the_bound() {
+        assert_eq!(Pack::new(65536, 1 << 20).nominal, extent_bytes(8, 65536));
+        let p = Pack::new(16384, 64 << 30);
+        assert!(p.nominal <= 1 << 30 && p.nominal > 1000 << 20);
+    }
+}

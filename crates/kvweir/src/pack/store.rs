@@ -1,0 +1,324 @@
+//! Storing packed blocks: the units of a job that a worker took, together. Per block: present or being written by somebody
+//! else? then nothing is written. The others get slots, in runs; of each run the old records are taken away, the blocks
+//! written with one operation, and their new records with one more; only then they are hits (I2, I6).
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    ops::Range,
+    sync::atomic::Ordering,
+};
+
+use super::{
+    Pack,
+    extents::Extent,
+    format::{Header, MAX_PACKED_KEY, RECORD_BYTES, Record, block_sum, tag},
+    free::Run,
+};
+use crate::{
+    error::{ErrorKind, IoClass, classify},
+    evict::Id,
+    fs::{core::Waiter, index::State, store::StoreRun},
+    io::{
+        DiskFile, PageBuffer, SlotRead,
+        disk::{write_all_at, write_slices_at},
+        is_aligned,
+    },
+    metrics::RefuseReason,
+    sync::lock,
+    tier::BlockOutcome,
+};
+
+/// What to do about one block.
+enum Begin {
+    /// Write it: an entry is reserved.
+    Write(Id),
+    /// It is there already.
+    Present,
+    /// Another worker writes it and will tell.
+    Joined,
+    /// It has, or needs, a file of its own.
+    File,
+    /// It cannot be stored now.
+    Refused(ErrorKind),
+}
+
+/// A block that is to be written.
+struct Fresh {
+    unit: usize,
+    id: Id,
+}
+
+/// A block of a run on its way.
+struct Moving {
+    unit: usize,
+    id: Id,
+    slot: SlotRead,
+    sum: u128,
+}
+
+/// Entries that are reserved and not settled. Dropped with any left only by a panic: they are then given back, and
+/// those who joined are told (I4).
+struct Claims<'a> {
+    run: &'a StoreRun,
+    left: VecDeque<Fresh>,
+    /// Those of the run that is being written.
+    moving: Vec<Id>,
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        let ids = self.moving.drain(..).chain(self.left.drain(..).map(|f| f.id));
+        ids.for_each(|id| self.run.abort(id, ErrorKind::Unavailable));
+    }
+}
+
+impl StoreRun {
+    /// Stores `units`.
+    pub(crate) fn store_packed(&self, pack: &Pack, units: Range<usize>, scratch: &mut PageBuffer) {
+        let s = &*self.shared;
+        let mut claims = Claims {
+            run: self,
+            left: VecDeque::with_capacity(units.len()),
+            moving: Vec::new(),
+        };
+        for unit in units {
+            if !self.progress.start(unit, s.clock.now()) {
+                continue;
+            }
+            match self.begin_packed(pack, unit) {
+                Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),
+                Begin::Present => self.finish(unit, BlockOutcome::Present),
+                Begin::Joined => self.leave(unit),
+                Begin::File => self.store_file(unit, scratch),
+                Begin::Refused(kind) => self.finish(unit, BlockOutcome::Failed(kind)),
+            }
+        }
+        while !claims.left.is_empty() {
+            let n = u32::try_from(claims.left.len()).unwrap_or(u32::MAX);
+            let runs = match s.take_slots(pack, n, self.req) {
+                Ok(runs) => runs,
+                Err(no) => {
+                    lock(&s.core).stats.refused(no.0, claims.left.len() as u64);
+                    while let Some(f) = claims.left.pop_front() {
+                        self.abort(f.id, no.kind());
+                        self.finish(f.unit, BlockOutcome::Failed(no.kind()));
+                    }
+                    break;
+                }
+            };
+            for (extent, run) in runs {
+                self.store_run(pack, &extent, run, &mut claims);
+                claims.moving.clear();
+            }
+        }
+    }
+
+    /// Looks the block up and reserves its entry.
+    fn begin_packed(&self, pack: &Pack, unit: usize) -> Begin {
+        let s = &*self.shared;
+        let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
+            return Begin::Refused(ErrorKind::Invalid);
+        };
+        let mut freed = Vec::new();
+        let begun = {
+            let mut core = lock(&s.core);
+            if core.closed {
+                return Begin::Refused(ErrorKind::Closed);
+            }
+            if let Some(id) = core.index.find(fp) {
+                let packed = core.index.packed(id).is_some();
+                match core.index.state(id) {
+                    State::Ready if packed => {
+                        core.stats.present_blocks += 1;
+                        return Begin::Present;
+                    }
+                    State::Writing => {
+                        let waits = self.wait_for(unit);
+                        core.waiters.entry(id).or_default().extend(waits);
+                        return Begin::Joined;
+                    }
+                    State::Bad if packed && core.is_evictable(id) => {
+                        core.packed.remove(id);
+                        let reason = crate::metrics::EvictReason::Corrupt;
+                        core.drop_packed(id, reason, pack.slot_bytes, &mut freed);
+                    }
+                    // somebody still reads what is bad there
+                    State::Bad if packed => return Begin::Refused(ErrorKind::Busy),
+                    State::Free | State::Dead => {}
+                    _ => return Begin::File,
+                }
+            }
+            if key.as_bytes().len() > MAX_PACKED_KEY {
+                Begin::File
+            } else {
+                match core.index.insert_packed(fp, State::Writing, u32::MAX, 0) {
+                    Some(id) => Begin::Write(id),
+                    None => {
+                        core.stats.refused(RefuseReason::NoRoom, 1);
+                        Begin::Refused(ErrorKind::Full)
+                    }
+                }
+            }
+        };
+        pack.give(&mut freed);
+        begun
+    }
+
+    /// This unit as one that waits for another job's write; its slot is free from now on.
+    fn wait_for(&self, unit: usize) -> Option<Waiter> {
+        drop(self.slots.get(unit).and_then(|s| lock(s).take()));
+        Some(Waiter {
+            run: self.me.upgrade()?,
+            unit,
+            _job: self.job.upgrade(),
+        })
+    }
+
+    /// Writes the next blocks of `claims` into one run of slots.
+    fn store_run(&self, pack: &Pack, extent: &Extent, run: Run, claims: &mut Claims<'_>) {
+        let s = &*self.shared;
+        let mut moving: Vec<Moving> = Vec::with_capacity(run.len as usize);
+        while moving.len() < run.len as usize
+            && let Some(f) = claims.left.pop_front()
+        {
+            let slot = self.slots.get(f.unit).and_then(|s| lock(s).take());
+            let summed = slot.and_then(|slot| {
+                let sum = self.progress.touch(|| block_sum(&slot)).ok()?;
+                Some((slot, sum))
+            });
+            match summed {
+                Some((slot, sum)) => {
+                    claims.moving.push(f.id);
+                    moving.push(Moving {
+                        unit: f.unit,
+                        id: f.id,
+                        slot,
+                        sum,
+                    });
+                }
+                // given up before
+                None => {
+                    self.abort(f.id, ErrorKind::Unavailable);
+                    self.finish(f.unit, BlockOutcome::Failed(ErrorKind::Unavailable));
+                }
+            }
+        }
+        let used = u32::try_from(moving.len()).unwrap_or(run.len);
+        let mut spare: Vec<u32> = (run.first + used..run.first + run.len).collect();
+        pack.give(&mut spare);
+        if moving.is_empty() {
+            return;
+        }
+        self.progress.begin_io(s.clock.now());
+        let written = self.write_run(pack, extent, run, &moving);
+        let bytes = if written.is_ok() {
+            u64::from(used) * s.params.block_len as u64
+        } else {
+            0
+        };
+        self.progress.end_io(s.clock.now(), bytes);
+        // no I/O touches them any more (I5)
+        let blocks: Vec<(usize, Id, u128)> = moving.into_iter().map(|m| (m.unit, m.id, m.sum)).collect();
+        match written {
+            Ok(()) => self.settle_run(run, &blocks),
+            Err(e) => {
+                let mut slots: Vec<u32> = (run.first..run.first + used).collect();
+                pack.give(&mut slots);
+                let kind = self.not_written(&e, blocks.len() as u64);
+                for (unit, id, _) in blocks {
+                    self.abort(id, kind);
+                    self.finish(unit, BlockOutcome::Failed(kind));
+                }
+            }
+        }
+    }
+
+    fn write_run(&self, pack: &Pack, extent: &Extent, run: Run, moving: &[Moving]) -> io::Result<()> {
+        let s = &*self.shared;
+        let first = Extent::place(run.first);
+        let end = first + u32::try_from(moving.len()).unwrap_or(0);
+        let records_at = Header::record_at(first);
+        if first < extent.fresh_from.fetch_max(end, Ordering::Relaxed) {
+            write_all_at(&*extent.table, &vec![0; moving.len() * RECORD_BYTES], records_at)?;
+        }
+        let at = extent.header.slot_at(first);
+        let padded = extent.header.block_len != u64::from(extent.header.slot_bytes);
+        if padded {
+            for (m, place) in moving.iter().zip(first..) {
+                write_all_at(&*extent.table, &m.slot, extent.header.slot_at(place))?;
+            }
+        } else {
+            let blocks: Vec<IoSlice<'_>> = moving.iter().map(|m| IoSlice::new(&m.slot)).collect();
+            let aligned = moving.iter().all(|m| is_aligned(&m.slot));
+            let direct = extent
+                .direct
+                .as_deref()
+                .filter(|_| aligned && s.direct.load(Ordering::Relaxed));
+            write_blocks(direct, &*extent.table, &blocks, at)?;
+        }
+        // what is late is not published
+        self.progress.check()?;
+        let sequence = pack.next_sequence(moving.len() as u64);
+        let written_at = u32::try_from(s.clock.unix_seconds()).unwrap_or(u32::MAX);
+        let mut table = vec![0; moving.len() * RECORD_BYTES];
+        let (records, _) = table.as_chunks_mut::<RECORD_BYTES>();
+        for (((out, m), place), sequence) in records.iter_mut().zip(moving).zip(first..).zip(sequence..) {
+            let Some(key) = self.keys.get(m.unit) else {
+                continue;
+            };
+            let record = Record {
+                key: key.clone(),
+                written_at,
+                sequence,
+                sum: m.sum,
+            };
+            record.encode(extent.header.nonce, place, out);
+        }
+        write_all_at(&*extent.table, &table, records_at)
+    }
+
+    /// Makes blocks that were written hits.
+    fn settle_run(&self, run: Run, blocks: &[(usize, Id, u128)]) {
+        let s = &*self.shared;
+        let mut waiters = Vec::new();
+        {
+            let mut core = lock(&s.core);
+            for (&(unit, id, sum), slot) in blocks.iter().zip(run.first..) {
+                let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
+                    continue;
+                };
+                core.index.set_packed(id, slot, tag(sum, key));
+                core.index.set_state(id, State::Ready);
+                core.index.set_key(id, key);
+                core.packed.insert(id, fp, 1, self.req.tag());
+                core.stats.blocks += 1;
+                core.stats.stored_blocks += 1;
+                core.stats.stored_bytes += s.params.block_len as u64;
+                core.events.stored(key);
+                waiters.extend(core.waiters.remove(&id).into_iter().flatten());
+            }
+            core.no_help_until = None;
+        }
+        for w in waiters {
+            w.run.finish(w.unit, BlockOutcome::Present);
+        }
+        for &(unit, ..) in blocks {
+            self.finish(unit, BlockOutcome::Stored);
+        }
+    }
+}
+
+/// Writes blocks that lie behind each other, past the page cache if that works.
+fn write_blocks(
+    direct: Option<&dyn DiskFile>,
+    table: &dyn DiskFile,
+    blocks: &[IoSlice<'_>],
+    at: u64,
+) -> io::Result<()> {
+    match direct.map(|file| write_slices_at(file, blocks, at)) {
+        Some(Err(e)) if classify(&e) == IoClass::Invalid => write_slices_at(table, blocks, at),
+        Some(r) => r,
+        None => write_slices_at(table, blocks, at),
+    }
+}
