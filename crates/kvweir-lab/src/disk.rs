@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use kvweir::{
     Key,
     clock::Clock,
-    fs::{FsBuilder, FsSettings, FsTier},
+    fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{PAGE, Region, pool::PoolSize},
     namespace::{Identity, Namespace},
     sync::Bell,
@@ -22,9 +22,6 @@ use crate::{
     print::{heading, median, say, table},
     raw,
 };
-
-/// Blocks of one job.
-const JOB: usize = 64;
 
 /// Options of `disk`.
 #[derive(Debug, clap::Args)]
@@ -44,6 +41,12 @@ pub(crate) struct Args {
     /// Give each file of the raw "file a block" a directory of its own, as the stock layout mostly does.
     #[arg(long)]
     own_dirs: bool,
+    /// Blocks of one job.
+    #[arg(long, default_value_t = 64)]
+    job: u32,
+    /// How the tier lays blocks out; packed ones are measured against jobs written with one call.
+    #[arg(long, default_value_t = Layout::Fs)]
+    layout: Layout,
     /// Seed of keys and contents.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -95,6 +98,8 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
                 seed,
                 order: round,
                 own_dirs: args.own_dirs,
+                job: args.job,
+                layout: args.layout,
             }
             .run(&mut times)
             .with_context(|| format!("{kib} KiB, round {round}"))?;
@@ -146,6 +151,8 @@ struct Round<'a> {
     seed: u64,
     order: u64,
     own_dirs: bool,
+    job: u32,
+    layout: Layout,
 }
 
 impl Round<'_> {
@@ -164,6 +171,7 @@ impl Round<'_> {
         for turn in 0..3 {
             let who = (turn + self.order) % 3;
             let spent = self.time(|| match who {
+                0 if self.layout == Layout::Pack => raw::write_runs(&*big, region, self.job, stores),
                 0 => raw::write_big(&*big, region, stores),
                 1 => raw::write_files(&files, region, stores, self.own_dirs),
                 _ => self.store(&mut tier, &keys, &bell),
@@ -182,6 +190,7 @@ impl Round<'_> {
                 );
             }
             let spent = self.time(|| match who {
+                3 if self.layout == Layout::Pack => raw::read_runs(&*big, region, self.job, loads),
                 3 => raw::read_big(&*big, region, loads),
                 4 => raw::read_files(&files, region, loads, self.own_dirs),
                 _ => self.load(&mut tier, &keys, &bell),
@@ -202,7 +211,12 @@ impl Round<'_> {
 
     fn open(&self, verify: bool, bell: &Arc<Bell>) -> Result<FsTier> {
         let settings = FsSettings {
-            max_bytes: Some(1 << 44),
+            // packed, sixty extents' room: what is made is a little more than what is written
+            max_bytes: Some(match self.layout {
+                Layout::Fs => 1 << 44,
+                _ => 8 * u64::from(self.region.num_slots()) * self.region.block_len() as u64,
+            }),
+            layout: self.layout,
             verify,
             pool: self.pool,
             ..FsSettings::new(self.dir.join("kv"))
@@ -215,8 +229,8 @@ impl Round<'_> {
     }
 
     fn store(&self, tier: &mut FsTier, keys: &[Key], bell: &Bell) -> Result<()> {
-        for (job, keys) in keys.chunks(JOB).enumerate() {
-            let blocks = keys.iter().zip((job * JOB) as u32..).map(|(key, slot)| {
+        for (job, keys) in keys.chunks(self.job as usize).enumerate() {
+            let blocks = keys.iter().zip(job as u32 * self.job..).map(|(key, slot)| {
                 Ok(StoreBlock {
                     key: key.clone(),
                     slot: self.region.read(slot)?,
@@ -227,12 +241,12 @@ impl Round<'_> {
             let req = RequestId(job as u64 + 2);
             tier.submit_store(StoreJob { id, req, blocks });
         }
-        wait(tier, keys.len().div_ceil(JOB), bell)
+        wait(tier, keys.len().div_ceil(self.job as usize), bell)
     }
 
     fn load(&self, tier: &mut FsTier, keys: &[Key], bell: &Bell) -> Result<()> {
-        for (job, keys) in keys.chunks(JOB).enumerate() {
-            let blocks = keys.iter().zip((job * JOB) as u32..).map(|(key, slot)| {
+        for (job, keys) in keys.chunks(self.job as usize).enumerate() {
+            let blocks = keys.iter().zip(job as u32 * self.job..).map(|(key, slot)| {
                 Ok(LoadBlock {
                     key: key.clone(),
                     slot: self.region.write(slot)?,
@@ -246,7 +260,7 @@ impl Round<'_> {
                 blocks,
             });
         }
-        wait(tier, keys.len().div_ceil(JOB), bell)
+        wait(tier, keys.len().div_ceil(self.job as usize), bell)
     }
 }
 

@@ -69,6 +69,47 @@ pub(crate) fn read_big(file: &dyn DiskFile, region: &Region, threads: usize) -> 
     })
 }
 
+/// Calls `each` with the slots of every job of `job` blocks, on `threads` threads.
+fn spread_jobs(
+    region: &Region,
+    job: u32,
+    threads: usize,
+    each: &(dyn Fn(std::ops::Range<u32>, u64) -> Result<()> + Sync),
+) -> Result<()> {
+    let all = region.num_slots();
+    spread(threads, all.div_ceil(job), &|j, _| {
+        let slots = j * job..all.min((j + 1) * job);
+        each(slots, u64::from(j) * u64::from(job) * region.block_len() as u64)
+    })
+}
+
+/// Writes every slot of `region`, the blocks of a job with one call.
+pub(crate) fn write_runs(file: &dyn DiskFile, region: &Region, job: u32, threads: usize) -> Result<()> {
+    spread_jobs(region, job, threads, &|slots, at| {
+        let slots = slots
+            .map(|s| region.read(s))
+            .collect::<kvweir::Result<Vec<_>>>()?;
+        let bufs: Vec<IoSlice<'_>> = slots.iter().map(|s| IoSlice::new(s)).collect();
+        let n = file.write_at(&bufs, at)?;
+        anyhow::ensure!(n == slots.len() * region.block_len(), "short write");
+        Ok(())
+    })
+}
+
+/// Reads back what [`write_runs`] wrote.
+pub(crate) fn read_runs(file: &dyn DiskFile, region: &Region, job: u32, threads: usize) -> Result<()> {
+    spread_jobs(region, job, threads, &|slots, at| {
+        let mut slots = slots
+            .map(|s| region.write(s))
+            .collect::<kvweir::Result<Vec<_>>>()?;
+        let all = slots.len() * region.block_len();
+        let mut bufs: Vec<IoSliceMut<'_>> = slots.iter_mut().map(|s| IoSliceMut::new(s)).collect();
+        let n = file.read_at(&mut bufs, at)?;
+        anyhow::ensure!(n == all, "short read");
+        Ok(())
+    })
+}
+
 /// Makes the directories for files a block.
 pub(crate) fn make_dirs(dir: &Path) -> io::Result<()> {
     OsDisk.create_dir(dir)?;

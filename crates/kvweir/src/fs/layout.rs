@@ -1,6 +1,7 @@
 //! File names: the stock layout `<namespace>/<hhh>/<hh>_g<group>/<hash>.bin`, and for keys that it cannot express
 //! (shorter than 8 bytes, or so long that the name would not fit) `<namespace>/<ddd>/<dd>_k/<digest>.bin` with the
-//! full key in the trailer. Extents of packed blocks are `<namespace>/000/00_x/<number>.bin`. Names hold hexadecimal only, so no key leads out of the root. Temporaries are the final
+//! full key in the trailer. The two files of an extent of packed
+//! blocks are `<namespace>/000/00_x/<number>.bin`. Names hold hexadecimal only, so no key leads out of the root. Temporaries are the final
 //! name plus `.<16 hex>.kvweir`; nothing else is ever swept.
 
 use std::{
@@ -45,6 +46,28 @@ pub(crate) enum Leaf {
     Extent,
 }
 
+/// The files of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Part {
+    /// Header and slot table.
+    Table = 0,
+    /// The slots.
+    Data = 1,
+}
+
+/// Which file of which extent has this name.
+pub(crate) fn extent_part(name: &str) -> Option<(Part, u64)> {
+    let number = u128::from_str_radix(name.strip_suffix(BLOCK_SUFFIX)?, 16).ok()?;
+    let part = match number >> 64 {
+        0 => Part::Table,
+        1 => Part::Data,
+        _ => return None,
+    };
+    let at = Location::of_extent(part, number as u64);
+    (at.file_name() == name).then_some((part, number as u64))
+}
+
 /// Where a block's file lies within its namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -75,9 +98,10 @@ impl Location {
         }
     }
 
-    /// Where the extent numbered `nonce` lies: all of a namespace in one directory.
-    pub(crate) fn of_extent(nonce: u64) -> Self {
-        Self::named(format!("{:032x}", u128::from(nonce)), Leaf::Extent)
+    /// Where a file of the extent numbered `nonce` lies: all of a namespace in one directory.
+    pub(crate) fn of_extent(part: Part, nonce: u64) -> Self {
+        let number = u128::from(part as u8) << 64 | u128::from(nonce);
+        Self::named(format!("{number:032x}"), Leaf::Extent)
     }
 
     /// Shelf and fan, in our own namespace.
@@ -291,6 +315,22 @@ mod tests {
             Parsed::Foreign,
             "in the wrong directory"
         );
+    }
+
+    #[test]
+    fn the_files_of_an_extent_name_it() {
+        for (part, nonce) in [(Part::Table, 0), (Part::Data, u64::MAX), (Part::Data, 7)] {
+            let at = Location::of_extent(part, nonce);
+            assert_eq!(
+                (at.fan, extent_part(&at.file_name())),
+                (Fan(0), Some((part, nonce)))
+            );
+            let dir = leaf_dir(Path::new("/r/ns"), at.fan, at.leaf);
+            assert_eq!(dir, Path::new("/r/ns/000/00_x"));
+            assert_eq!(parse_file(&at.file_name(), at.fan, at.leaf), Parsed::Block(None));
+        }
+        assert_eq!(extent_part(&format!("{:032x}.bin", 2u128 << 64)), None);
+        assert_eq!(extent_part("7.bin"), None);
     }
 
     #[test]

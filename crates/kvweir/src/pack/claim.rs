@@ -4,6 +4,7 @@
 //! that is no block.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex,
@@ -13,7 +14,7 @@ use std::{
 
 use super::{
     Pack,
-    extents::{Extent, extent_cost},
+    extents::{Extent, data_cost, table_cost},
     format::{HEADER_BYTES, Header, RECORD_BYTES, Record},
     free::Run,
 };
@@ -22,7 +23,7 @@ use crate::{
     evict::Id,
     fs::{
         index::State,
-        layout::{Location, leaf_dir},
+        layout::{Location, Part, extent_part, leaf_dir},
         shared::Shared,
     },
     io::{disk::read_all_at, pool::usable_cpus},
@@ -65,14 +66,17 @@ impl Shared {
         let out = Mutex::new((Vec::new(), Vec::new()));
         std::thread::scope(|scope| {
             let work = || {
-                while let Some(((id, name), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
-                    match self.read_extent(*id, name, *number) {
+                while let Some(((nonce, ids), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
+                    let read = match *ids {
+                        [Some(table), Some(data)] => self.read_extent([table, data], *nonce, *number),
+                        _ => Ok(None),
+                    };
+                    if let Err(error) = &read {
+                        tracing::warn!(tier = %self.params.name, extent = nonce, %error, "an extent cannot be read");
+                    }
+                    match read {
                         Ok(Some(found)) => lock(&out).0.push(found),
-                        Ok(None) => lock(&out).1.push(*id),
-                        Err(error) => {
-                            tracing::warn!(tier = %self.params.name, extent = name, %error, "an extent cannot be read");
-                            lock(&out).1.push(*id);
-                        }
+                        _ => lock(&out).1.extend(ids.iter().flatten()),
                     }
                 }
             };
@@ -90,18 +94,15 @@ impl Shared {
         let extents = found.len();
         let blocks = self.take_in(pack, found);
         for id in unusable {
-            let victim = lock(&self.core).begin_removal(id);
-            if let Some(v) = victim {
-                self.remove_victim(&v, EvictReason::Corrupt, true);
-            }
+            self.remove_part(id, EvictReason::Corrupt);
         }
         let seconds = self.clock.now().since(began).as_secs_f64();
         tracing::info!(tier = %self.params.name, extents, blocks, seconds, "packed blocks are open");
     }
 
-    /// Entries and file names of our extents that are not open.
-    fn unopened(&self, pack: &Pack) -> Vec<(Id, String)> {
-        let at = Location::of_extent(0);
+    /// Numbers of our extents that are not open, with the entries of their table and data files.
+    fn unopened(&self, pack: &Pack) -> BTreeMap<u64, [Option<Id>; 2]> {
+        let at = Location::of_extent(Part::Table, 0);
         let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
         let mut names = Vec::new();
         if let Err(error) = self.disk.list(&dir, &mut |name, _| names.push(name.to_owned()))
@@ -110,20 +111,28 @@ impl Shared {
             tracing::warn!(tier = %self.params.name, %error, "extents cannot be listed");
         }
         let core = lock(&self.core);
-        let mine = names.into_iter().filter_map(|name| {
+        let mut out: BTreeMap<u64, [Option<Id>; 2]> = BTreeMap::new();
+        for name in names {
+            let Some((part, nonce)) = extent_part(&name) else {
+                continue;
+            };
             let fp = Fingerprint::of(name.as_bytes(), self.ns.seed());
-            let id = core.index.find(fp)?;
+            let Some(id) = core.index.find(fp) else { continue };
             // another live member's are in nobody else's index
-            (core.index.state(id) == State::Extent && !pack.has(id)).then_some((id, name))
-        });
-        mine.collect()
+            if core.index.state(id) == State::Extent && !pack.has(id) {
+                let [table, data] = out.entry(nonce).or_default();
+                match part {
+                    Part::Table => *table = Some(id),
+                    Part::Data => *data = Some(id),
+                }
+            }
+        }
+        out
     }
 
     /// Reads header and table; `None`: not an extent that this tier can use.
-    fn read_extent(&self, id: Id, name: &str, number: u32) -> io::Result<Option<FoundExtent>> {
-        let at = Location::of_extent(0);
-        let path = leaf_dir(self.own_dir(), at.fan, at.leaf).join(name);
-        let files = self.open_extent(&path)?;
+    fn read_extent(&self, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Option<FoundExtent>> {
+        let files = self.open_extent(nonce)?;
         let mut page = vec![0; HEADER_BYTES as usize];
         let whole = read_all_at(&*files.table, &mut page, 0)? == page.len();
         let header = Header::decode(&page).filter(|h| {
@@ -131,12 +140,14 @@ impl Shared {
                 && h.block_len == self.params.block_len as u64
                 && u64::from(h.slot_bytes) == super::slot_bytes(self.params.block_len)
                 && h.namespace == *self.ns.digest()
+                && h.nonce == nonce
         });
         let Some(header) = header else { return Ok(None) };
-        if files.table.stat()?.len < header.file_len() {
+        let data = self.disk.stat(&files.data.path)?;
+        if files.table.stat()?.len < header.table_len() || data.len < header.data_len() {
             return Ok(None);
         }
-        let extent = files.into_extent(number, header, id, header.slots);
+        let extent = files.into_extent(number, header, ids, header.slots);
         let mut records = Vec::new();
         each_record(&extent, &mut |place, record| {
             let fp = self.fingerprint(&record.key);
@@ -201,16 +212,18 @@ impl Shared {
 
     /// Counts an extent as what it may come to cost.
     fn recount(&self, e: &Extent) {
-        let cost = extent_cost(
-            e.header.slots,
-            u64::from(e.header.slot_bytes),
-            self.params.fs_block,
-        );
+        let fs_block = self.params.fs_block;
+        let costs = [
+            table_cost(e.header.slots, fs_block),
+            data_cost(e.header.slots, u64::from(e.header.slot_bytes), fs_block),
+        ];
         let mut core = lock(&self.core);
-        let before = core.index.cost(e.id);
-        core.index.set_cost(e.id, cost.max(before));
-        let now = core.index.cost(e.id);
-        core.budget.change(before, now);
+        for (&id, cost) in e.ids.iter().zip(costs) {
+            let before = core.index.cost(id);
+            core.index.set_cost(id, cost.max(before));
+            let now = core.index.cost(id);
+            core.budget.change(before, now);
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
+    fmt, io,
+    path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     evict::Id,
-    io::{DiskFile, PAGE, round_up},
+    io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up},
     sync::lock,
     tier::RequestId,
 };
@@ -43,19 +44,44 @@ pub(crate) fn slot_bytes(block_len: usize) -> u64 {
     round_up(block_len as u64, PAGE as u64)
 }
 
-/// An extent's open file.
+/// An extent's open files.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) number: u32,
     pub(crate) header: Header,
-    /// The file's entry in the index.
-    pub(crate) id: Id,
-    /// Through the page cache: records, and blocks where direct I/O does not work.
+    /// The index entries of table and data file.
+    pub(crate) ids: [Id; 2],
+    /// Records, through the page cache.
     pub(crate) table: Box<dyn DiskFile>,
-    /// Past it.
-    pub(crate) direct: Option<Box<dyn DiskFile>>,
+    /// Slots: past it where that works.
+    pub(crate) data: Data,
     /// Slots from here on never had a record.
     pub(crate) fresh_from: AtomicU32,
+}
+
+/// The data file, open one way or both.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) path: PathBuf,
+    pub(crate) direct: Option<Box<dyn DiskFile>>,
+    /// Opened when a block's memory or length first asks for it.
+    pub(crate) cached: OnceLock<Box<dyn DiskFile>>,
+}
+
+impl Data {
+    /// The file to use for memory that is aligned for direct I/O, or is not.
+    pub(crate) fn file(&self, disk: &dyn Disk, aligned: bool) -> io::Result<&dyn DiskFile> {
+        if let Some(f) = self.direct.as_deref().filter(|_| aligned) {
+            return Ok(f);
+        }
+        match self.cached.get() {
+            Some(f) => Ok(&**f),
+            None => {
+                let f = disk.open(&self.path, OpenMode::ReadWrite, false)?;
+                Ok(&**self.cached.get_or_init(|| f))
+            }
+        }
+    }
 }
 
 impl Extent {
@@ -176,7 +202,7 @@ impl Pack {
     /// Whether an extent with this entry is open.
     pub(crate) fn has(&self, id: Id) -> bool {
         let s = lock(&self.state);
-        s.extents.iter().flatten().any(|t| t.extent.id == id)
+        s.extents.iter().flatten().any(|t| t.extent.ids.contains(&id))
     }
 
     /// The extent of `slot`.
@@ -338,16 +364,26 @@ impl State {
     }
 }
 
-/// Bytes of a file of `slots` slots.
+/// Bytes of the two files of an extent of `slots` slots.
 pub(crate) fn extent_bytes(slots: u32, slot_bytes: u64) -> u64 {
-    Header::slots_at(slots) + u64::from(slots) * slot_bytes
+    Header::record_at(slots) + u64::from(slots) * slot_bytes
 }
 
-/// What an extent of `slots` slots is counted as: its file, and what its file system needs to keep track of slots that
+/// What the table file of `slots` slots is counted as.
+pub(crate) fn table_cost(slots: u32, fs_block: u64) -> u64 {
+    round_up(Header::record_at(slots), fs_block) + 2 * fs_block
+}
+
+/// What the data file of `slots` slots is counted as: its bytes, and what its file system needs to keep track of slots that
 /// were written and of those that were not.
-pub(crate) fn extent_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
+pub(crate) fn data_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
     let tree = u64::from(slots).div_ceil(RUNS_A_TREE_BLOCK) + 2;
-    round_up(extent_bytes(slots, slot_bytes), fs_block) + tree * fs_block
+    round_up(u64::from(slots) * slot_bytes, fs_block) + tree * fs_block
+}
+
+/// What an extent of `slots` slots is counted as.
+pub(crate) fn extent_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
+    table_cost(slots, fs_block) + data_cost(slots, slot_bytes, fs_block)
 }
 
 /// Bytes that the smallest extent worth making takes.
@@ -378,9 +414,13 @@ mod tests {
             let e = Extent {
                 number,
                 header,
-                id: number,
+                ids: [number; 2],
                 table: file,
-                direct: None,
+                data: Data {
+                    path: PathBuf::new(),
+                    direct: None,
+                    cached: OnceLock::new(),
+                },
                 fresh_from: AtomicU32::new(0),
             };
             p.add(Arc::new(e), 0, [Run { first: 0, len: slots }]);

@@ -1,4 +1,6 @@
-//! The bytes of an extent (version 1, little-endian). The header's page:
+//! The bytes of an extent (version 1, little-endian). It has two files, since file systems let nobody write through the page
+//! cache while others write the same file past it: slots, one behind the other from byte 0 on, are all that the data
+//! file holds. The table file begins with the header's page:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -11,14 +13,13 @@
 //! | 24..32 | length of a block in bytes |
 //! | 32..40 | nonce: differs from extent to extent |
 //! | 40..72 | digest of the namespace |
-//! | 72..80 | where slot 0 begins |
+//! | 72..80 | 0 |
 //! | 80..88 | time made, seconds since the Unix epoch |
 //! | 88..120 | 0 |
 //! | 120..128 | XXH3-64 of bytes 0..120 |
 //! | 128..4096 | 0 |
 //!
-//! From byte 4096 on the slot table, a record a slot, then, from the next page on, the slots. A record is all zeros
-//! where its slot holds nothing, else:
+//! and goes on with a record a slot. A record is all zeros where its slot holds nothing, else:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -36,10 +37,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
-use crate::{
-    block::Key,
-    io::{PAGE, round_up},
-};
+use crate::{block::Key, io::PAGE};
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: u64 = PAGE as u64;
@@ -71,18 +69,18 @@ impl Header {
         HEADER_BYTES + u64::from(slot) * RECORD_BYTES as u64
     }
 
-    /// Where slot 0 begins.
-    pub(crate) fn slots_at(slots: u32) -> u64 {
-        round_up(Self::record_at(slots), PAGE as u64)
-    }
-
-    /// Where `slot` begins.
+    /// Where `slot` begins in the data file.
     pub(crate) fn slot_at(&self, slot: u32) -> u64 {
-        Self::slots_at(self.slots) + u64::from(slot) * u64::from(self.slot_bytes)
+        u64::from(slot) * u64::from(self.slot_bytes)
     }
 
-    /// Length of the whole file.
-    pub(crate) fn file_len(&self) -> u64 {
+    /// Length of the table file.
+    pub(crate) fn table_len(&self) -> u64 {
+        Self::record_at(self.slots)
+    }
+
+    /// Length of the data file.
+    pub(crate) fn data_len(&self) -> u64 {
         self.slot_at(self.slots)
     }
 
@@ -104,7 +102,7 @@ impl Header {
             &self.block_len.to_le_bytes(),
             &self.nonce.to_le_bytes(),
             &self.namespace,
-            &Self::slots_at(self.slots).to_le_bytes(),
+            &[0; 8],
         ];
         let made = self.made_at.to_le_bytes();
         let all = fields.iter().flat_map(|f| f.iter()).chain(&made);
@@ -133,7 +131,7 @@ impl Header {
             && h.slot_bytes > 0
             && h.slot_bytes.is_multiple_of(PAGE as u32)
             && h.block_len <= u64::from(h.slot_bytes)
-            && u64_at(body, 72)? == Self::slots_at(h.slots);
+            && u64_at(body, 72)? == 0;
         (known && sound).then_some(h)
     }
 }
@@ -243,7 +241,7 @@ mod tests {
 
     /// Header and table of a small extent; slot 2 is empty.
     fn sample() -> Vec<u8> {
-        let mut out = vec![0; Header::slots_at(4) as usize];
+        let mut out = vec![0; header().table_len() as usize];
         out[..RECORD_BYTES].copy_from_slice(&header().encode());
         for slot in [0u32, 1, 3] {
             let at = Header::record_at(slot) as usize;
@@ -308,10 +306,10 @@ mod tests {
                 ..header()
             };
             assert!(
-                h.file_len() <= bytes.max(8192),
+                (h.table_len() + h.data_len()) <= bytes.max(8192),
                 "{slots} slots of {slot} in {bytes}"
             );
-            assert!(bytes < 8192 || bytes - h.file_len() < 2 * (slot + 128) + 8192);
+            assert!(bytes < 8192 || bytes - (h.table_len() + h.data_len()) < 2 * (slot + 128) + 8192);
         }
     }
 
@@ -326,7 +324,7 @@ mod tests {
         let file = include_bytes!("../../fixtures/extent-v1.bin").to_vec();
         crate::fuzz::fuzz("extent", std::slice::from_ref(&file), |bytes| {
             if let Some((h, _)) = read(bytes) {
-                let _ = (h.file_len(), h.slot_at(h.slots - 1));
+                let _ = (h.table_len(), h.data_len(), h.slot_at(h.slots - 1));
             }
         });
     }

@@ -5,7 +5,6 @@
 use std::{
     io::{self, IoSliceMut},
     ops::Range,
-    sync::atomic::Ordering,
 };
 
 use super::{
@@ -131,11 +130,7 @@ impl LoadRun {
         let len: usize = claimed.iter().map(|(_, slot)| slot.len()).sum();
         let at = extent.header.slot_at(first);
         let mut attempt = |direct: bool| -> io::Result<()> {
-            let file = extent
-                .direct
-                .as_deref()
-                .filter(|_| direct)
-                .unwrap_or(&*extent.table);
+            let file = extent.data.file(&*self.shared.disk, direct)?;
             let mut bufs: Vec<IoSliceMut<'_>> = claimed
                 .iter_mut()
                 .map(|(_, slot)| IoSliceMut::new(slot))
@@ -145,9 +140,8 @@ impl LoadRun {
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
             }
         };
-        let direct = aligned && self.shared.direct.load(Ordering::Relaxed);
-        let read = match attempt(direct) {
-            Err(e) if direct && classify(&e) == IoClass::Invalid => attempt(false),
+        let read = match attempt(aligned) {
+            Err(e) if aligned && classify(&e) == IoClass::Invalid => attempt(false),
             r => r,
         };
         match read {
@@ -164,12 +158,7 @@ impl LoadRun {
     /// Reads one block, through the page cache where its memory or length asks for that.
     fn read_one(&self, extent: &Extent, w: &Wanted, to: &mut [u8]) -> io::Result<Verified> {
         let at = extent.header.slot_at(Extent::place(w.slot));
-        let direct = is_aligned(to) && self.shared.direct.load(Ordering::Relaxed);
-        let file = extent
-            .direct
-            .as_deref()
-            .filter(|_| direct)
-            .unwrap_or(&*extent.table);
+        let file = extent.data.file(&*self.shared.disk, is_aligned(to))?;
         let len = to.len();
         if read_slices_at(file, &mut [IoSliceMut::new(to)], at)? != len {
             return Err(io::ErrorKind::UnexpectedEof.into());

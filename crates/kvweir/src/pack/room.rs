@@ -3,12 +3,15 @@
 
 use std::{
     io,
-    sync::{Arc, atomic::AtomicU32},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use super::{
     Pack,
-    extents::{Extent, extent_bytes, extent_cost},
+    extents::{Data, Extent, data_cost, extent_bytes, extent_cost, table_cost},
     format::Header,
     free::Run,
 };
@@ -17,9 +20,9 @@ use crate::{
     error::{IoClass, classify},
     evict::Id,
     fs::{
-        index::State,
+        index::{Shelf, State},
         journal::{Facts, units},
-        layout::{Location, leaf_dir, temp_name},
+        layout::{Fan, Location, Part, leaf_dir, temp_name},
         shared::{NoRoom, Shared},
     },
     io::{
@@ -148,108 +151,125 @@ impl Shared {
 
     /// Makes and opens an extent, for which `reserved` bytes are; they are given back, or counted as what became of them.
     fn make_extent(&self, pack: &Pack, slots: u32, reserved: u64) -> io::Result<()> {
-        let named = self.name_extent(pack, slots);
-        let (number, header, at, fp, id) =
-            named.inspect_err(|_| lock(&self.core).budget.release(reserved))?;
-        let (change, made) = self.write_extent(&at, fp, &header);
-        let mut core = lock(&self.core);
-        core.budget.release(reserved);
-        core.budget.change(change.before, change.now);
-        let files = match made {
-            Ok(files) => files,
-            Err(e) => {
-                core.index.remove(id);
-                return Err(e);
-            }
-        };
-        let cost = extent_cost(slots, pack.slot_bytes, self.params.fs_block);
-        core.budget.add_resident(cost);
-        core.index.set_cost(id, cost);
-        core.index.set_state(id, State::Extent);
-        core.index.set_written_at(id, header.made_at);
-        core.no_help_until = None;
-        drop(core);
-        let all = Run { first: 0, len: slots };
-        pack.add(Arc::new(files.into_extent(number, header, id, 0)), 0, [all]);
-        Ok(())
-    }
-
-    /// Number, header, place and entry of a new extent.
-    fn name_extent(&self, pack: &Pack, slots: u32) -> io::Result<(u32, Header, Location, Fingerprint, Id)> {
-        let number = pack.free_number().ok_or(io::ErrorKind::QuotaExceeded)?;
-        let nonce = self.nonce();
-        let at = Location::of_extent(nonce);
+        let number = pack.free_number().ok_or(io::ErrorKind::QuotaExceeded);
+        let slot_bytes = u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput);
         let header = Header {
             slots,
-            slot_bytes: u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput)?,
+            slot_bytes: slot_bytes.unwrap_or(0),
             block_len: self.params.block_len as u64,
-            nonce,
+            nonce: self.nonce(),
             namespace: *self.ns.digest(),
             made_at: self.clock.unix_seconds(),
         };
+        let fs_block = self.params.fs_block;
+        let mut left = reserved;
+        // without its table a data file is nothing: the table comes last
+        let data_cost = data_cost(slots, pack.slot_bytes, fs_block);
+        let table_cost = table_cost(slots, fs_block);
+        let made = number.and(slot_bytes).map_err(io::Error::from).and_then(|_| {
+            let data = self.make_part(Part::Data, &header, data_cost, &mut left)?;
+            match self.make_part(Part::Table, &header, table_cost, &mut left) {
+                Ok(table) => Ok([table, data]),
+                Err(e) => {
+                    self.remove_part(data, EvictReason::NoSpace);
+                    Err(e)
+                }
+            }
+        });
+        lock(&self.core).budget.release(left);
+        let ids = made?;
+        let files = self.open_extent(header.nonce).inspect_err(|_| {
+            ids.into_iter()
+                .for_each(|id| self.remove_part(id, EvictReason::NoSpace));
+        })?;
+        lock(&self.core).no_help_until = None;
+        let all = Run { first: 0, len: slots };
+        let extent = files.into_extent(number?, header, ids, 0);
+        pack.add(Arc::new(extent), 0, [all]);
+        Ok(())
+    }
+
+    /// Removes a file of an extent.
+    pub(super) fn remove_part(&self, id: Id, reason: EvictReason) {
+        let victim = lock(&self.core).begin_removal(id);
+        if let Some(v) = victim {
+            self.remove_victim(&v, reason, true);
+        }
+    }
+
+    /// Makes one file of an extent, counted as `cost` out of what is `reserved`; returns its entry.
+    fn make_part(&self, part: Part, header: &Header, cost: u64, reserved: &mut u64) -> io::Result<Id> {
+        let at = Location::of_extent(part, header.nonce);
         let (shelf, fan) = at.shelf();
         let fp = Fingerprint::of(at.file_name().as_bytes(), self.ns.seed());
+        if let Some(j) = self.journal.get() {
+            j.begin(&self.core, fp, (shelf, fan))?;
+        }
         let id = {
             let mut core = lock(&self.core);
             let shelf = core.index.shelf_id(shelf).ok_or(io::ErrorKind::QuotaExceeded)?;
             let id = core.index.insert(fp, shelf, fan, State::Writing, 0);
             id.ok_or(io::ErrorKind::OutOfMemory)?
         };
-        Ok((number, header, at, fp, id))
-    }
-
-    fn write_extent(
-        &self,
-        at: &Location,
-        fp: Fingerprint,
-        header: &Header,
-    ) -> (crate::fs::dirs::Change, io::Result<Files>) {
-        let (shelf, fan) = at.shelf();
-        if let Some(j) = self.journal.get()
-            && let Err(e) = j.begin(&self.core, fp, (shelf, fan))
-        {
-            return (crate::fs::dirs::Change::default(), Err(e));
-        }
         let (mut change, entered) = self.dirs.enter(&*self.disk, self.own_dir(), 0, fan, at.leaf);
         let made = entered.and_then(|()| {
-            let made = self.publish_extent(at, header);
+            let made = self.publish_part(part, &at, header);
             let more = match &made {
-                Ok(_) => self.dirs.grown(&*self.disk, self.own_dir(), 0, fan, at.leaf),
+                Ok(()) => self.dirs.grown(&*self.disk, self.own_dir(), 0, fan, at.leaf),
                 Err(_) => self.dirs.leave(&*self.disk, self.own_dir(), 0, fan, at.leaf),
             };
             change.add(more);
             made
         });
-        if let Some(j) = self.journal.get() {
-            let facts = Facts {
-                trailer: false,
-                bad: false,
-                cost: units(extent_cost(
-                    header.slots,
-                    u64::from(header.slot_bytes),
-                    self.params.fs_block,
-                )),
-                written_at: u32::try_from(header.made_at).unwrap_or(u32::MAX),
-                dirs: self.dirs.costs(0, fan, at.leaf),
-            };
-            match &made {
-                Ok(_) => {
-                    if let Err(error) = j.stored(&self.core, fp, (shelf, fan), facts, None) {
-                        // its begin stands: the next owner looks
-                        tracing::debug!(%error, "an extent is in doubt in the journal");
-                    }
-                }
-                Err(_) if lock(&self.core).leftovers.is_empty() => self.journal_gone(fp, shelf, fan),
-                Err(_) => {}
-            }
+        self.tell_part(&made, fp, (shelf, fan), cost, header.made_at);
+        let mut core = lock(&self.core);
+        let spent = if made.is_ok() { cost } else { 0 } + change.now.saturating_sub(change.before);
+        let paid = spent.min(*reserved);
+        *reserved -= paid;
+        core.budget.release(paid);
+        core.budget.change(change.before, change.now);
+        if let Err(e) = made {
+            core.index.remove(id);
+            return Err(e);
         }
-        (change, made)
+        core.budget.add_resident(cost);
+        core.index.set_cost(id, cost);
+        core.index.set_state(id, State::Extent);
+        core.index.set_written_at(id, header.made_at);
+        Ok(id)
     }
 
-    /// Preallocates and writes the file under a temporary name, and publishes it.
-    fn publish_extent(&self, at: &Location, header: &Header) -> io::Result<Files> {
+    fn tell_part(
+        &self,
+        made: &io::Result<()>,
+        fp: Fingerprint,
+        (shelf, fan): (Shelf, Fan),
+        cost: u64,
+        made_at: u64,
+    ) {
+        let Some(j) = self.journal.get() else { return };
+        let facts = Facts {
+            trailer: false,
+            bad: false,
+            cost: units(cost),
+            written_at: u32::try_from(made_at).unwrap_or(u32::MAX),
+            dirs: self.dirs.costs(0, fan, shelf.leaf),
+        };
+        match made {
+            Ok(()) => {
+                if let Err(error) = j.stored(&self.core, fp, (shelf, fan), facts, None) {
+                    // its begin stands: the next owner looks
+                    tracing::debug!(%error, "an extent is in doubt in the journal");
+                }
+            }
+            Err(_) if lock(&self.core).leftovers.is_empty() => self.journal_gone(fp, shelf, fan),
+            Err(_) => {}
+        }
+    }
+
+    /// Preallocates and writes a file under a temporary name, and publishes it.
+    fn publish_part(&self, part: Part, at: &Location, header: &Header) -> io::Result<()> {
         let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
-        let to = dir.join(at.file_name());
         let (temp, file) = loop {
             let temp = dir.join(temp_name(&at.file_name(), self.next_temp()));
             match self.disk.open(&temp, OpenMode::CreateNew, false) {
@@ -257,50 +277,58 @@ impl Shared {
                 r => break (temp, r?),
             }
         };
-        let published = preallocate(&*file, header.file_len())
-            .and_then(|()| write_all_at(&*file, &header.encode(), 0))
-            .and_then(|()| self.disk.rename(&temp, &to));
-        if let Err(e) = published {
-            self.discard(temp, file.stat().map_or(header.file_len(), |st| st.allocated));
-            return Err(e);
+        let (len, head) = match part {
+            Part::Table => (header.table_len(), Some(header.encode())),
+            Part::Data => (header.data_len(), None),
+        };
+        let published = preallocate(&*file, len)
+            .and_then(|()| head.map_or(Ok(()), |h| write_all_at(&*file, &h, 0)))
+            .and_then(|()| self.disk.rename(&temp, &dir.join(at.file_name())));
+        if published.is_err() {
+            self.discard(temp, file.stat().map_or(len, |st| st.allocated));
         }
-        match self.open_extent(&to) {
-            Ok(files) => Ok(files),
-            Err(e) => {
-                self.discard(to, file.stat().map_or(header.file_len(), |st| st.allocated));
-                Err(e)
-            }
-        }
+        published
     }
 
-    /// Opens the files of an extent.
-    pub(crate) fn open_extent(&self, path: &std::path::Path) -> io::Result<Files> {
-        let table = self.disk.open(path, OpenMode::ReadWrite, false)?;
-        let wanted = self.direct.load(std::sync::atomic::Ordering::Relaxed)
-            && self.params.block_len.is_multiple_of(PAGE);
-        let direct = match wanted.then(|| self.disk.open(path, OpenMode::ReadWrite, true)) {
+    /// Opens the files of the extent numbered `nonce`.
+    pub(super) fn open_extent(&self, nonce: u64) -> io::Result<Files> {
+        let path = |part| {
+            let at = Location::of_extent(part, nonce);
+            leaf_dir(self.own_dir(), at.fan, at.leaf).join(at.file_name())
+        };
+        let table = self.disk.open(&path(Part::Table), OpenMode::ReadWrite, false)?;
+        let path = path(Part::Data);
+        let wanted = self.direct.load(Ordering::Relaxed) && self.params.block_len.is_multiple_of(PAGE);
+        let direct = match wanted.then(|| self.disk.open(&path, OpenMode::ReadWrite, true)) {
             Some(Ok(f)) => Some(f),
             Some(Err(e)) if classify(&e) != IoClass::Invalid => return Err(e),
             _ => None,
         };
-        Ok(Files { table, direct })
+        let data = Data {
+            path,
+            direct,
+            cached: OnceLock::new(),
+        };
+        // what is not there must not be made by a later open
+        self.disk.stat(&data.path)?;
+        Ok(Files { table, data })
     }
 }
 
 /// An extent's open files.
-pub(crate) struct Files {
-    pub(crate) table: Box<dyn DiskFile>,
-    pub(crate) direct: Option<Box<dyn DiskFile>>,
+pub(super) struct Files {
+    pub(super) table: Box<dyn DiskFile>,
+    pub(super) data: Data,
 }
 
 impl Files {
-    pub(crate) fn into_extent(self, number: u32, header: Header, id: Id, fresh_from: u32) -> Extent {
+    pub(super) fn into_extent(self, number: u32, header: Header, ids: [Id; 2], fresh_from: u32) -> Extent {
         Extent {
             number,
             header,
-            id,
+            ids,
             table: self.table,
-            direct: self.direct,
+            data: self.data,
             fresh_from: AtomicU32::new(fresh_from),
         }
     }

@@ -44,9 +44,11 @@ impl Shared {
                 return false;
             }
         }
-        let victim = lock(&self.core).begin_removal(extent.id);
-        if let Some(v) = victim {
-            self.remove_victim(&v, reason, true);
+        for id in extent.ids {
+            let victim = lock(&self.core).begin_removal(id);
+            if let Some(v) = victim {
+                self.remove_victim(&v, reason, true);
+            }
         }
         true
     }

@@ -20,7 +20,7 @@ use crate::{
     evict::Id,
     fs::{core::Waiter, index::State, store::StoreRun},
     io::{
-        DiskFile, PageBuffer, SlotRead,
+        PageBuffer, SlotRead,
         disk::{write_all_at, write_slices_at},
         is_aligned,
     },
@@ -242,21 +242,7 @@ impl StoreRun {
         if first < extent.fresh_from.fetch_max(end, Ordering::Relaxed) {
             write_all_at(&*extent.table, &vec![0; moving.len() * RECORD_BYTES], records_at)?;
         }
-        let at = extent.header.slot_at(first);
-        let padded = extent.header.block_len != u64::from(extent.header.slot_bytes);
-        if padded {
-            for (m, place) in moving.iter().zip(first..) {
-                write_all_at(&*extent.table, &m.slot, extent.header.slot_at(place))?;
-            }
-        } else {
-            let blocks: Vec<IoSlice<'_>> = moving.iter().map(|m| IoSlice::new(&m.slot)).collect();
-            let aligned = moving.iter().all(|m| is_aligned(&m.slot));
-            let direct = extent
-                .direct
-                .as_deref()
-                .filter(|_| aligned && s.direct.load(Ordering::Relaxed));
-            write_blocks(direct, &*extent.table, &blocks, at)?;
-        }
+        self.write_slots(extent, first, moving)?;
         // what is late is not published
         self.progress.check()?;
         let sequence = pack.next_sequence(moving.len() as u64);
@@ -276,6 +262,31 @@ impl StoreRun {
             record.encode(extent.header.nonce, place, out);
         }
         write_all_at(&*extent.table, &table, records_at)
+    }
+
+    fn write_slots(&self, extent: &Extent, first: u32, moving: &[Moving]) -> io::Result<()> {
+        let s = &*self.shared;
+        let header = &extent.header;
+        if header.block_len != u64::from(header.slot_bytes) {
+            let file = extent.data.file(&*s.disk, false)?;
+            return moving
+                .iter()
+                .zip(first..)
+                .try_for_each(|(m, place)| write_all_at(file, &m.slot, header.slot_at(place)));
+        }
+        let blocks: Vec<IoSlice<'_>> = moving.iter().map(|m| IoSlice::new(&m.slot)).collect();
+        let aligned = moving.iter().all(|m| is_aligned(&m.slot));
+        let write = |direct| {
+            write_slices_at(
+                extent.data.file(&*s.disk, direct)?,
+                &blocks,
+                header.slot_at(first),
+            )
+        };
+        match write(aligned) {
+            Err(e) if aligned && classify(&e) == IoClass::Invalid => write(false),
+            r => r,
+        }
     }
 
     /// Makes blocks that were written hits.
@@ -306,19 +317,5 @@ impl StoreRun {
         for &(unit, ..) in blocks {
             self.finish(unit, BlockOutcome::Stored);
         }
-    }
-}
-
-/// Writes blocks that lie behind each other, past the page cache if that works.
-fn write_blocks(
-    direct: Option<&dyn DiskFile>,
-    table: &dyn DiskFile,
-    blocks: &[IoSlice<'_>],
-    at: u64,
-) -> io::Result<()> {
-    match direct.map(|file| write_slices_at(file, blocks, at)) {
-        Some(Err(e)) if classify(&e) == IoClass::Invalid => write_slices_at(table, blocks, at),
-        Some(r) => r,
-        None => write_slices_at(table, blocks, at),
     }
 }
