@@ -95,3 +95,56 @@ fn why(e: &io::Error) -> String {
     };
     format!("{cause} ({e})")
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::io::engine::{EngineKind, Engines};
+
+    /// From here on, this thread's `io_uring_setup` fails with `errno`, as in a container.
+    fn forbid(errno: u32) {
+        let (load, equal, end) = (
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::BPF_RET | libc::BPF_K,
+        );
+        let op = |code: u32, k: u32, (jt, jf)| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let mut filter = [
+            op(load, 0, (0, 0)),
+            op(equal, libc::SYS_io_uring_setup as u32, (0, 1)),
+            op(end, libc::SECCOMP_RET_ERRNO | errno, (0, 0)),
+            op(end, libc::SECCOMP_RET_ALLOW, (0, 0)),
+        ];
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: both calls change what this thread may do and nothing else; `program` is read during the call.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER;
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+        }
+    }
+
+    #[test]
+    fn where_seccomp_forbids_it_threads_are_used_and_the_reason_is_told() {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    forbid(errno as u32);
+                    let engines = Engines::choose(EngineKind::IoUring);
+                    assert_eq!(engines.kind(), EngineKind::Threads);
+                    assert_eq!(engines.engine().name(), "threads");
+                    let reason = engines.refused().unwrap();
+                    let known = ["seccomp", "io_uring_disabled", "this kernel has none"];
+                    assert!(known.iter().any(|k| reason.contains(k)), "{reason}");
+                });
+            });
+        }
+    }
+}
