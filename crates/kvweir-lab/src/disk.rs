@@ -14,10 +14,9 @@ use kvweir::{
     sync::Bell,
     tier::{JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
 };
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    env,
+    env::{self, cpu_seconds},
     keys::{fill, key, mix},
     print::{heading, median, say, table},
     raw,
@@ -283,10 +282,4 @@ fn wait(tier: &mut FsTier, jobs: usize, bell: &Bell) -> Result<()> {
     }
     anyhow::ensure!(reports.iter().all(Report::all_ok), "a block did not move");
     Ok(())
-}
-
-/// CPU time of this process, all threads, user and system.
-fn cpu_seconds() -> f64 {
-    let t = clock_gettime(ClockId::ProcessCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }

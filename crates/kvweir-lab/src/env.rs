@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kvweir::clock::Clock;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::print::say;
 
@@ -31,6 +32,12 @@ pub(crate) fn tell(clock: &dyn Clock, seed: u64, dir: Option<&Path>) {
     if cfg!(debug_assertions) {
         say("note      built without optimisation: numbers mean nothing");
     }
+}
+
+/// CPU time of this process, all threads, user and system; the kernel's workers of a ring are threads of it.
+pub(crate) fn cpu_seconds() -> f64 {
+    let t = clock_gettime(ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }
 
 /// Type and source of the file system of `dir`: the longest mount point that leads to it.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `index.rs` | lookups in nanoseconds a key, index bytes a block |
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
+//! | `engine.rs` | threads against io_uring, on one file |
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
@@ -11,6 +12,7 @@
 //! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
 
 mod disk;
+mod engine;
 mod env;
 mod index;
 mod keys;
@@ -39,6 +41,8 @@ enum Command {
     Index(index::Args),
     /// Stores and loads against raw I/O of the same sizes, in interleaved rounds.
     Disk(disk::Args),
+    /// Threads against io_uring: direct reads and writes of blocks of one file.
+    Engine(engine::Args),
     /// What the manager costs a block without I/O.
     Manager(manager::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
@@ -59,6 +63,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Index(args) => index::run(&args, &*clock),
         Command::Disk(args) => disk::run(&args, &clock),
+        Command::Engine(args) => engine::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
         Command::Start(args) => start::run(&args, &clock),

@@ -1,9 +1,10 @@
 //! The room where bytes move, and the only one with `unsafe`: page-aligned memory ([`buffer`]), the primary
-//! tier's [`region`], the [`disk`] seam with the operating system behind it ([`os`]), and the worker threads
-//! ([`pool`]). Nothing here knows keys, budgets or policies.
+//! tier's [`region`], the [`disk`] seam with the operating system behind it ([`os`]), the [`engine`]s that move
+//! batches, and the worker threads ([`pool`]). Nothing here knows keys, budgets or policies.
 
 pub mod buffer;
 pub mod disk;
+pub mod engine;
 #[cfg(any(test, feature = "testing"))]
 pub mod fault;
 pub mod os;

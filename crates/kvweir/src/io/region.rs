@@ -165,6 +165,12 @@ impl Region {
             .is_some_and(|w| w.load(Ordering::Acquire) == 0)
     }
 
+    /// Where all slots lie, and how many bytes that is.
+    pub(super) fn span(&self) -> (NonNull<u8>, usize) {
+        // `check_size` showed that this fits
+        (self.0.start, self.num_slots() as usize * self.0.stride)
+    }
+
     fn word(&self, slot: SlotId) -> Result<&AtomicU32> {
         self.0.borrows.get(slot as usize).ok_or_else(|| {
             Error::invalid(

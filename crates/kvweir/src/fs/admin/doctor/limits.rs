@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 
 use super::Check;
-use crate::io::pool::usable_cpus;
+use crate::io::{engine::probe, pool::usable_cpus};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,27 +29,17 @@ fn show(bytes: u64) -> String {
     bytesize::ByteSize::b(bytes).to_string()
 }
 
-/// By what the kernel says of itself; a call is not tried.
+/// By trying it.
 fn io_uring() -> Check {
     let what = "io_uring";
-    let advice = "nothing now: kvweir uses threads; io_uring would need `sysctl kernel.io_uring_disabled=0` and a \
-                  seccomp profile that allows it";
-    let seccomp = read("/proc/self/status").and_then(|t| {
-        t.lines()
-            .find_map(|l| l.strip_prefix("Seccomp:").map(|m| m.trim().to_owned()))
-    });
-    match (
-        read("/proc/sys/kernel/io_uring_disabled").as_deref(),
-        seccomp.as_deref(),
-    ) {
-        (Some("0"), Some("0")) => Check::ok(what, "allowed"),
-        (Some("0"), _) => Check::ok(
+    match probe() {
+        Ok(()) => Check::ok(what, "works"),
+        Err(reason) => Check::warn(
             what,
-            "allowed by the kernel; a seccomp filter is in force and may forbid it",
+            reason,
+            "nothing as long as the engine is `threads`; `io_uring` falls back to them here, and needs `sysctl \
+             kernel.io_uring_disabled=0` and a seccomp profile that allows it",
         ),
-        (Some("1"), _) => Check::warn(what, "allowed to members of kernel.io_uring_group only", advice),
-        (Some(_), _) => Check::warn(what, "disabled by kernel.io_uring_disabled", advice),
-        (None, _) => Check::ok(what, "the kernel does not tell; older ones allow it"),
     }
 }
 

@@ -1,0 +1,21 @@
+//! One call after another, on the thread that asks: with as many engines as workers, as many calls at once.
+
+use super::{Engine, EngineKind, ReadRun, WriteRun};
+
+/// `preadv` and `pwritev`, straight to and from the caller's memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThreadEngine;
+
+impl Engine for ThreadEngine {
+    fn name(&self) -> &'static str {
+        EngineKind::Threads.as_str()
+    }
+
+    fn read(&mut self, batch: &mut [ReadRun<'_>]) {
+        batch.iter_mut().for_each(ReadRun::call);
+    }
+
+    fn write(&mut self, batch: &mut [WriteRun<'_>]) {
+        batch.iter_mut().for_each(WriteRun::call);
+    }
+}
