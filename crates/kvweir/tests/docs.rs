@@ -61,6 +61,7 @@ fn fs_settings() -> String {
         breaker,
         read_only,
         layout,
+        engine,
     } = FsSettings::new("/");
     let max = max_bytes.map_or("none".into(), |n| n.to_string());
     let _ = pool; // depends on the machine
@@ -84,6 +85,11 @@ fn fs_settings() -> String {
             "layout",
             layout.to_string(),
             "`fs`, `pack`, or `auto`: packed where the root is owned and blocks are below 1 MiB",
+        ),
+        (
+            "engine",
+            engine.to_string(),
+            "`threads` or `io_uring`: who moves packed blocks",
         ),
         ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
         (

@@ -17,7 +17,7 @@ use crate::{
     error::{ErrorKind, Result},
     io::{
         PageBuffer,
-        pool::{Class, Pool, Work},
+        pool::{Class, Pool, Work, Worker},
     },
     metrics::RefuseReason,
     sync::lock,
@@ -127,9 +127,9 @@ impl<R: Run> Work for Later<R> {
         }
     }
 
-    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+    fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
         if let Some(r) = self.get() {
-            r.run_batch(units, scratch);
+            r.run_batch(units, worker);
         }
     }
 }

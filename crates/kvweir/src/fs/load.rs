@@ -27,7 +27,7 @@ use crate::{
         PageBuffer, SlotWrite,
         disk::{OpenMode, read_full},
         is_aligned,
-        pool::Work,
+        pool::{Work, Worker},
     },
     metrics::{EvictReason, RefuseReason},
     sync::lock,
@@ -291,11 +291,11 @@ impl Work for LoadRun {
         }
     }
 
-    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+    fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
         match &self.shared.pack {
             Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
-            Some(pack) => self.load_packed(pack, units, scratch),
-            None => units.for_each(|u| self.run(u, scratch)),
+            Some(pack) => self.load_packed(pack, units, worker),
+            None => units.for_each(|u| self.run(u, &mut worker.scratch)),
         }
     }
 

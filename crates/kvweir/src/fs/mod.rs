@@ -75,6 +75,7 @@ use crate::{
     events::{Event, Locality, Medium},
     io::{
         Disk, OsDisk,
+        engine::{EngineKind, Engines},
         pool::{Class, Pool},
     },
     metrics::TierStats,
@@ -200,6 +201,7 @@ impl FsBuilder {
             patience,
         } = self;
         let (pool_size, thread_name) = (settings.pool, format!("kvweir-{name}"));
+        let engine = settings.engine;
         let Opened { shared, keeper } = open::open(Parts {
             name,
             settings,
@@ -212,7 +214,11 @@ impl FsBuilder {
             boot: boot.unwrap_or_else(crate::io::boot_id),
             patience,
         })?;
-        let pool = Pool::start(&thread_name, pool_size)?;
+        let engines = Engines::choose(match shared.pack {
+            Some(_) => engine,
+            None => EngineKind::Threads,
+        });
+        let pool = Pool::start_with(&thread_name, pool_size, &engines)?;
         Ok(FsTier {
             shared,
             pool,

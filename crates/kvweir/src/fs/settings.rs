@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     events::Locality,
     evict::PolicyKind,
-    io::pool::PoolSize,
+    io::{engine::EngineKind, pool::PoolSize},
     pressure::BreakerSettings,
 };
 
@@ -112,6 +112,8 @@ pub struct FsSettings {
     pub read_only: bool,
     /// How new blocks are laid out. Blocks of either layout that are there are served.
     pub layout: Layout,
+    /// Who moves packed blocks; where the kernel forbids io_uring, threads do.
+    pub engine: EngineKind,
 }
 
 impl FsSettings {
@@ -134,6 +136,7 @@ impl FsSettings {
             breaker: BreakerSettings::default(),
             read_only: false,
             layout: Layout::Fs,
+            engine: EngineKind::default(),
         }
     }
 

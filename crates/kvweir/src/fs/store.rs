@@ -30,7 +30,7 @@ use crate::{
         Disk, PageBuffer, SlotRead, Stat,
         disk::{OpenMode, write_full},
         is_aligned,
-        pool::Work,
+        pool::{Work, Worker},
     },
     metrics::{EvictReason, RefuseReason},
     sync::{lock, wait_while},
@@ -592,11 +592,11 @@ impl Work for StoreRun {
         self.store_file(unit, scratch);
     }
 
-    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
+    fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
         match &self.shared.pack {
             Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
-            Some(pack) => self.store_packed(pack, units, scratch),
-            None => units.for_each(|u| self.run(u, scratch)),
+            Some(pack) => self.store_packed(pack, units, worker),
+            None => units.for_each(|u| self.run(u, &mut worker.scratch)),
         }
     }
 

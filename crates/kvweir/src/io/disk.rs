@@ -156,61 +156,6 @@ pub fn write_full(file: &dyn DiskFile, first: &[u8], second: &[u8]) -> io::Resul
     Ok(())
 }
 
-/// Most buffers of one call.
-const MAX_SLICES: usize = 1024;
-
-/// Writes all of `bufs` at `offset`, across short writes, EINTR and the system's limit on buffers a call.
-///
-/// # Errors
-/// The system's error with its errno; a write of nothing is `WriteZero`.
-pub fn write_slices_at(file: &dyn DiskFile, bufs: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
-    for part in bufs.chunks(MAX_SLICES) {
-        let all: usize = part.iter().map(|b| b.len()).sum();
-        let mut done = 0;
-        while done < all {
-            let mut rest: Vec<IoSlice<'_>>;
-            let mut left: &[IoSlice<'_>] = part;
-            if done > 0 {
-                rest = part.iter().map(|b| IoSlice::new(b)).collect();
-                let mut all = rest.as_mut_slice();
-                IoSlice::advance_slices(&mut all, done);
-                left = all;
-            }
-            match file.write_at(left, offset + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        offset += all as u64;
-    }
-    Ok(())
-}
-
-/// Reads at `offset` until all of `bufs` are full or the file ends, as [`write_slices_at`]; returns the bytes read.
-///
-/// # Errors
-/// The system's error, with its errno.
-pub fn read_slices_at(file: &dyn DiskFile, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    for part in bufs.chunks_mut(MAX_SLICES) {
-        let mut left = part;
-        while !left.is_empty() {
-            match file.read_at(left, offset + done as u64) {
-                Ok(0) => return Ok(done),
-                Ok(n) => {
-                    done += n;
-                    IoSliceMut::advance_slices(&mut left, n);
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    Ok(done)
-}
-
 /// Reads at `offset` until `to` is full or the file ends, across short reads and EINTR; returns the bytes read.
 ///
 /// # Errors

@@ -16,7 +16,11 @@ use std::{
     time::Duration,
 };
 
-use super::{PageBuffer, sched::be_patient};
+use super::{
+    PageBuffer,
+    engine::{Engine, EngineKind, Engines},
+    sched::be_patient,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     sync::{lock, wait, wait_while},
@@ -45,9 +49,18 @@ pub trait Work: Send + Sync {
         0
     }
     /// Runs units together, where [`batch`](Self::batch) says so. After a panic all of them are cancelled.
-    fn run_batch(&self, units: Range<usize>, scratch: &mut PageBuffer) {
-        units.for_each(|u| self.run(u, scratch));
+    fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
+        units.for_each(|u| self.run(u, &mut worker.scratch));
     }
+}
+
+/// What a worker thread has of its own.
+#[derive(Debug)]
+pub struct Worker {
+    /// A page-aligned page.
+    pub scratch: PageBuffer,
+    /// Moves batches of runs.
+    pub engine: Box<dyn Engine>,
 }
 
 /// Sizes of a pool.
@@ -139,6 +152,14 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Busy`] when the system gives no thread or memory.
     pub fn start(name: &str, size: PoolSize) -> Result<Self> {
+        Self::start_with(name, size, &Engines::choose(EngineKind::Threads))
+    }
+
+    /// As [`start`](Self::start), with an engine of this kind for each worker.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(name: &str, size: PoolSize, engines: &Engines) -> Result<Self> {
         let shared = Arc::new(Shared {
             queues: Mutex::default(),
             ready: Condvar::new(),
@@ -151,13 +172,16 @@ impl Pool {
             workers: Vec::with_capacity(size.threads),
         };
         for i in 0..size.threads.max(1) {
-            let scratch = PageBuffer::new(super::PAGE)?;
+            let own = Worker {
+                scratch: PageBuffer::new(super::PAGE)?,
+                engine: engines.engine(),
+            };
             let shared = Arc::clone(&pool.shared);
             let worker = std::thread::Builder::new()
                 .name(format!("{name}-{i}"))
                 .spawn(move || {
                     be_patient();
-                    work_loop(&shared, scratch);
+                    work_loop(&shared, own);
                 })
                 .map_err(|e: io::Error| Error::io("start worker", name, e))?;
             pool.workers.push(worker);
@@ -360,11 +384,11 @@ struct Claim {
     together: bool,
 }
 
-fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, scratch: &mut PageBuffer) {
+fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, own: &mut Worker) {
     let stopping = shared.stopping.load(Ordering::Relaxed);
     let units = range.clone();
     let ran = !stopping
-        && catch_unwind(AssertUnwindSafe(|| work.run_batch(units, scratch)))
+        && catch_unwind(AssertUnwindSafe(|| work.run_batch(units, own)))
             .inspect_err(|_| tracing::error!(?range, "an I/O worker panicked; its blocks failed"))
             .is_ok();
     if !ran {
@@ -372,7 +396,7 @@ fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, scratch: 
     }
 }
 
-fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
+fn work_loop(shared: &Shared, mut own: Worker) {
     let mut q = lock(&shared.queues);
     loop {
         if let Some(claim) = q.claim(shared.size.store_threads) {
@@ -391,13 +415,13 @@ fn work_loop(shared: &Shared, mut scratch: PageBuffer) {
                 shared.ready.notify_one();
             }
             if together {
-                run_together(shared, &*work, range.clone(), &mut scratch);
+                run_together(shared, &*work, range.clone(), &mut own);
             }
             for unit in range.filter(|_| !together) {
                 let stopping = shared.stopping.load(Ordering::Relaxed);
                 // a fault in one unit must neither lose its report nor end the worker (I4, I10)
                 let ran = !stopping
-                    && catch_unwind(AssertUnwindSafe(|| work.run(unit, &mut scratch)))
+                    && catch_unwind(AssertUnwindSafe(|| work.run(unit, &mut own.scratch)))
                         .inspect_err(|_| tracing::error!(unit, "an I/O worker panicked; its block failed"))
                         .is_ok();
                 if !ran {

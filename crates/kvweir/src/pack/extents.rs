@@ -31,12 +31,14 @@ const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
 /// Extents into which a bound is divided, about.
 const EXTENTS_A_BOUND: u64 = 64;
 /// Fewest slots of an extent, where there is room.
-const FEW_SLOTS: u32 = 8;
+const FEW_SLOTS: u32 = 16;
 /// Bytes of slots that a request keeps behind its last block for those that follow.
 const WINDOW_BYTES: u64 = 2 << 20;
 /// Most requests that keep such slots.
 const MAX_WINDOWS: usize = 64;
-/// Runs of a file that one block of its file system's own tree keeps track of, at least: ext4 keeps 340, XFS 254.
+/// Runs of a file that its inode keeps track of, at least: as in ext4.
+const RUNS_IN_INODE: u64 = 4;
+/// Runs that one block of its file system's own tree keeps track of, at least: ext4 keeps 340, XFS 254.
 const RUNS_A_TREE_BLOCK: u64 = 250;
 
 /// Bytes of the slot of a block of `block_len` bytes.
@@ -369,16 +371,25 @@ pub(crate) fn extent_bytes(slots: u32, slot_bytes: u64) -> u64 {
     Header::record_at(slots) + u64::from(slots) * slot_bytes
 }
 
-/// What the table file of `slots` slots is counted as.
-pub(crate) fn table_cost(slots: u32, fs_block: u64) -> u64 {
-    round_up(Header::record_at(slots), fs_block) + 2 * fs_block
+/// Blocks that a file system needs to keep track of up to `runs` runs of a file.
+fn tree_blocks(runs: u64) -> u64 {
+    match runs {
+        0..=RUNS_IN_INODE => 0,
+        5..=RUNS_A_TREE_BLOCK => 1,
+        _ => 1 + runs.div_ceil(RUNS_A_TREE_BLOCK - 1),
+    }
 }
 
-/// What the data file of `slots` slots is counted as: its bytes, and what its file system needs to keep track of slots that
-/// were written and of those that were not.
+/// What the table file of `slots` slots is counted as: its pages, and what its file system needs to keep track of those
+/// that were written and of those that were not.
+pub(crate) fn table_cost(slots: u32, fs_block: u64) -> u64 {
+    let len = round_up(Header::record_at(slots), fs_block);
+    len + tree_blocks(len / PAGE as u64) * fs_block
+}
+
+/// What the data file of `slots` slots is counted as, in the same way.
 pub(crate) fn data_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
-    let tree = u64::from(slots).div_ceil(RUNS_A_TREE_BLOCK) + 2;
-    round_up(u64::from(slots) * slot_bytes, fs_block) + tree * fs_block
+    round_up(u64::from(slots) * slot_bytes, fs_block) + tree_blocks(u64::from(slots)) * fs_block
 }
 
 /// What an extent of `slots` slots is counted as.
@@ -486,7 +497,7 @@ mod tests {
 
     #[test]
     fn the_nominal_extent_follows_the_bound() {
-        assert_eq!(Pack::new(65536, 1 << 20).nominal, extent_bytes(8, 65536));
+        assert_eq!(Pack::new(65536, 1 << 20).nominal, extent_bytes(16, 65536));
         let p = Pack::new(16384, 64 << 30);
         assert!(p.nominal <= 1 << 30 && p.nominal > 1000 << 20);
     }

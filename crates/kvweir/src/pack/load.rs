@@ -2,10 +2,7 @@
 //! operation, straight into the engine's memory; then each block is compared with its tag (I2). What is provably wrong
 //! loses its record; what could not be read is a miss until it is stored again.
 
-use std::{
-    io::{self, IoSliceMut},
-    ops::Range,
-};
+use std::{io, ops::Range, sync::Arc};
 
 use super::{
     Pack,
@@ -17,9 +14,11 @@ use crate::{
     evict::Id,
     fs::{index::State, load::LoadRun},
     io::{
-        PageBuffer, SlotWrite,
-        disk::{read_slices_at, write_all_at},
+        SlotWrite,
+        disk::{read_all_at, write_all_at},
+        engine::{Engine, ReadRun, Run},
         is_aligned,
+        pool::Worker,
     },
     metrics::EvictReason,
     sync::lock,
@@ -35,9 +34,15 @@ struct Wanted {
     tag: u64,
 }
 
+/// Blocks whose slots follow each other, with the memory they go to.
+struct Reading {
+    extent: Arc<Extent>,
+    blocks: Vec<(Wanted, SlotWrite)>,
+}
+
 impl LoadRun {
     /// Loads `units`.
-    pub(crate) fn load_packed(&self, pack: &Pack, units: Range<usize>, scratch: &mut PageBuffer) {
+    pub(crate) fn load_packed(&self, pack: &Pack, units: Range<usize>, worker: &mut Worker) {
         let s = &*self.shared;
         let now = s.clock.now();
         let mut wanted = Vec::with_capacity(units.len());
@@ -54,115 +59,150 @@ impl LoadRun {
             }
         }
         wanted.sort_unstable_by_key(|w| w.slot);
-        for run in wanted.chunk_by(|a, b| a.slot + 1 == b.slot) {
-            self.load_run(pack, run);
+        if s.bounce.on {
+            self.load_bounced(pack, &wanted);
+        } else if !wanted.is_empty() {
+            self.load_runs(pack, &wanted, &mut *worker.engine);
         }
         for unit in others {
-            let outcome = self.load(unit, scratch);
+            let outcome = self.load(unit, &mut worker.scratch);
             self.finish(unit, outcome);
         }
     }
 
-    /// Reads blocks whose slots follow each other.
-    fn load_run(&self, pack: &Pack, run: &[Wanted]) {
+    /// Loads blocks one by one through buffers of the tier.
+    fn load_bounced(&self, pack: &Pack, wanted: &[Wanted]) {
         let s = &*self.shared;
-        let Some(extent) = run.first().and_then(|w| pack.extent_of(w.slot)) else {
-            for w in run {
+        for w in wanted {
+            let Some(extent) = pack.extent_of(w.slot) else {
                 self.finish(w.unit, BlockOutcome::Failed(ErrorKind::Unavailable));
-            }
-            return;
-        };
-        self.progress.begin_io(s.clock.now());
-        let mut good = 0;
-        let mut outcomes = Vec::with_capacity(run.len());
-        if s.bounce.on {
-            for w in run {
-                outcomes.push((*w, self.read_packed_bounced(&extent, w)));
-            }
-        } else {
-            // the worker has the slots until its I/O has ended, reported or not (I5)
-            let mut claimed: Vec<(Wanted, SlotWrite)> = Vec::with_capacity(run.len());
-            let mut late = Vec::new();
-            for w in run {
-                match self.take_slot(w.unit) {
-                    Some(slot) => claimed.push((*w, slot)),
-                    None => late.push(*w),
-                }
-            }
-            if late.is_empty() {
-                let read = self.read_run(&extent, &mut claimed);
-                outcomes.extend(claimed.into_iter().zip(read).map(|((w, _), r)| (w, r)));
-            } else {
-                // given up: what is left is failed too
-                let all = claimed.into_iter().map(|(w, _)| w).chain(late);
-                outcomes.extend(all.map(|w| (w, Err(io::ErrorKind::TimedOut.into()))));
-            }
-        }
-        for (_, r) in &outcomes {
-            good += u64::from(r.is_ok()) * s.params.block_len as u64;
-        }
-        self.progress.end_io(s.clock.now(), good);
-        for (w, read) in outcomes {
-            let outcome = match read {
-                Ok(verified) => BlockOutcome::Loaded(verified),
-                Err(e) => self.not_read(&extent, &w, &e),
+                continue;
             };
-            self.finish(w.unit, outcome);
-            if !outcome.is_ok() {
-                self.drop_bad(pack, w.id);
-            }
+            self.progress.begin_io(s.clock.now());
+            let read = self.read_packed_bounced(&extent, w);
+            let bytes = u64::from(read.is_ok()) * s.params.block_len as u64;
+            self.progress.end_io(s.clock.now(), bytes);
+            self.settle_read(pack, &extent, w, read);
         }
     }
 
-    /// Reads into the slots and compares; one answer a block.
-    fn read_run(&self, extent: &Extent, claimed: &mut [(Wanted, SlotWrite)]) -> Vec<io::Result<Verified>> {
-        let Some(first) = claimed.first().map(|(w, _)| Extent::place(w.slot)) else {
-            return Vec::new();
-        };
-        let padded = extent.header.block_len != u64::from(extent.header.slot_bytes);
-        if padded {
-            return claimed
-                .iter_mut()
-                .map(|(w, slot)| self.read_one(extent, w, slot))
-                .collect();
-        }
-        let aligned = claimed.iter().all(|(_, slot)| is_aligned(slot));
-        let len: usize = claimed.iter().map(|(_, slot)| slot.len()).sum();
-        let at = extent.header.slot_at(first);
-        let mut attempt = |direct: bool| -> io::Result<()> {
-            let file = extent.data.file(&*self.shared.disk, direct)?;
-            let mut bufs: Vec<IoSliceMut<'_>> = claimed
-                .iter_mut()
-                .map(|(_, slot)| IoSliceMut::new(slot))
-                .collect();
-            match read_slices_at(file, &mut bufs, at)? {
-                n if n == len => Ok(()),
-                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    /// Loads blocks straight into their slots of memory; `wanted` is in the order of their slots on disk.
+    fn load_runs(&self, pack: &Pack, wanted: &[Wanted], engine: &mut dyn Engine) {
+        let s = &*self.shared;
+        let mut runs = self.claim_runs(pack, wanted);
+        self.progress.begin_io(s.clock.now());
+        let reads = self.read_runs(&mut runs, engine);
+        let mut good = 0;
+        let mut outcomes = Vec::with_capacity(wanted.len());
+        for (run, read) in runs.into_iter().zip(reads) {
+            let Reading { extent, blocks } = run;
+            // one bad sector must not take its neighbours with it, nor memory that is not aligned
+            let again = read.is_err();
+            for (w, mut slot) in blocks {
+                let read = if again {
+                    self.read_one(&extent, &w, &mut slot)
+                } else {
+                    self.compare(&w, &slot)
+                };
+                good += u64::from(read.is_ok()) * s.params.block_len as u64;
+                outcomes.push((Arc::clone(&extent), w, read));
             }
+        }
+        self.progress.end_io(s.clock.now(), good);
+        for (extent, w, read) in outcomes {
+            self.settle_read(pack, &extent, &w, read);
+        }
+    }
+
+    /// Takes the memory that the blocks go to, by runs of slots that follow each other. The worker has it until its I/O
+    /// has ended, reported or not (I5).
+    fn claim_runs(&self, pack: &Pack, wanted: &[Wanted]) -> Vec<Reading> {
+        let mut runs: Vec<Reading> = Vec::new();
+        for w in wanted {
+            let next = runs.last_mut().filter(|r| {
+                let end = r.blocks.last().map(|(l, _)| l.slot + 1);
+                end == Some(w.slot) && Extent::place(w.slot) != 0
+            });
+            let extent = match &next {
+                Some(r) => Some(Arc::clone(&r.extent)),
+                None => pack.extent_of(w.slot),
+            };
+            match (extent, self.take_slot(w.unit)) {
+                (Some(extent), Some(slot)) => match next {
+                    Some(r) => r.blocks.push((*w, slot)),
+                    None => runs.push(Reading {
+                        extent,
+                        blocks: vec![(*w, slot)],
+                    }),
+                },
+                // given up before
+                _ => self.finish(w.unit, BlockOutcome::Failed(ErrorKind::Unavailable)),
+            }
+        }
+        runs
+    }
+
+    /// Reads all runs; one answer each. What direct I/O cannot do is an error.
+    fn read_runs(&self, runs: &mut [Reading], engine: &mut dyn Engine) -> Vec<io::Result<()>> {
+        let disk = &*self.shared.disk;
+        let all = runs.len();
+        let mut batch = Vec::with_capacity(all);
+        let mut refused = Vec::new();
+        for (n, r) in runs.iter_mut().enumerate() {
+            let header = &r.extent.header;
+            let padded = header.block_len != u64::from(header.slot_bytes);
+            let aligned = r.blocks.iter().all(|(_, slot)| is_aligned(slot));
+            let at = r
+                .blocks
+                .first()
+                .map_or(0, |(w, _)| header.slot_at(Extent::place(w.slot)));
+            let file = match r.extent.data.file(disk, aligned) {
+                Ok(f) if !padded => f,
+                _ => {
+                    refused.push(n);
+                    continue;
+                }
+            };
+            let mut run = ReadRun::new(file, at);
+            r.blocks.iter_mut().for_each(|(_, slot)| run.push(slot));
+            batch.push(run);
+        }
+        engine.read(&mut batch);
+        let mut ended = batch.into_iter().map(Run::into_whole);
+        (0..all)
+            .map(|n| match refused.contains(&n) {
+                true => Err(io::ErrorKind::Unsupported.into()),
+                false => ended.next().unwrap_or_else(|| Err(io::ErrorKind::Other.into())),
+            })
+            .collect()
+    }
+
+    fn settle_read(&self, pack: &Pack, extent: &Extent, w: &Wanted, read: io::Result<Verified>) {
+        let outcome = match read {
+            Ok(verified) => BlockOutcome::Loaded(verified),
+            Err(e) => self.not_read(extent, w, &e),
         };
-        let read = match attempt(aligned) {
-            Err(e) if aligned && classify(&e) == IoClass::Invalid => attempt(false),
-            r => r,
-        };
-        match read {
-            Ok(()) => claimed.iter().map(|(w, slot)| self.compare(w, slot)).collect(),
-            // one bad sector must not take its neighbours with it
-            Err(_) if claimed.len() > 1 => claimed
-                .iter_mut()
-                .map(|(w, slot)| self.read_one(extent, w, slot))
-                .collect(),
-            Err(e) => vec![Err(e)],
+        self.finish(w.unit, outcome);
+        if !outcome.is_ok() {
+            self.drop_bad(pack, w.id);
         }
     }
 
     /// Reads one block, through the page cache where its memory or length asks for that.
     fn read_one(&self, extent: &Extent, w: &Wanted, to: &mut [u8]) -> io::Result<Verified> {
         let at = extent.header.slot_at(Extent::place(w.slot));
-        let file = extent.data.file(&*self.shared.disk, is_aligned(to))?;
-        let len = to.len();
-        if read_slices_at(file, &mut [IoSliceMut::new(to)], at)? != len {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let aligned = is_aligned(to);
+        let mut attempt = |direct| {
+            let file = extent.data.file(&*self.shared.disk, direct)?;
+            match read_all_at(file, to, at)? {
+                n if n == to.len() => Ok(()),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        };
+        match attempt(aligned) {
+            Err(e) if aligned && classify(&e) == IoClass::Invalid => attempt(false),
+            r => r,
+        }?;
         self.compare(w, to)
     }
 

@@ -4,25 +4,27 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice},
+    io,
     ops::Range,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
 };
 
 use super::{
     Pack,
     extents::Extent,
     format::{Header, MAX_PACKED_KEY, RECORD_BYTES, Record, block_sum, tag},
-    free::Run,
+    free::Run as SlotRun,
 };
 use crate::{
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     fs::{core::Waiter, index::State, store::StoreRun},
     io::{
-        PageBuffer, SlotRead,
-        disk::{write_all_at, write_slices_at},
+        Disk, SlotRead,
+        disk::write_all_at,
+        engine::{Engine, Run, WriteRun},
         is_aligned,
+        pool::Worker,
     },
     metrics::RefuseReason,
     sync::lock,
@@ -73,9 +75,39 @@ impl Drop for Claims<'_> {
     }
 }
 
+/// A run of slots and the blocks that go there.
+struct Writing {
+    extent: Arc<Extent>,
+    first: u32,
+    blocks: Vec<Moving>,
+}
+
+impl Writing {
+    /// Takes the records of its slots away, where there may be any.
+    fn clear_records(&self) -> io::Result<()> {
+        let first = Extent::place(self.first);
+        let end = first + u32::try_from(self.blocks.len()).unwrap_or(0);
+        if first >= self.extent.fresh_from.fetch_max(end, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let zeros = vec![0; self.blocks.len() * RECORD_BYTES];
+        write_all_at(&*self.extent.table, &zeros, Header::record_at(first))
+    }
+
+    /// Writes block by block through the page cache.
+    fn write_cached(&self, disk: &dyn Disk) -> io::Result<()> {
+        let file = self.extent.data.file(disk, false)?;
+        let header = &self.extent.header;
+        self.blocks
+            .iter()
+            .zip(Extent::place(self.first)..)
+            .try_for_each(|(m, place)| write_all_at(file, &m.slot, header.slot_at(place)))
+    }
+}
+
 impl StoreRun {
     /// Stores `units`.
-    pub(crate) fn store_packed(&self, pack: &Pack, units: Range<usize>, scratch: &mut PageBuffer) {
+    pub(crate) fn store_packed(&self, pack: &Pack, units: Range<usize>, worker: &mut Worker) {
         let s = &*self.shared;
         let mut claims = Claims {
             run: self,
@@ -90,7 +122,7 @@ impl StoreRun {
                 Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),
                 Begin::Present => self.finish(unit, BlockOutcome::Present),
                 Begin::Joined => self.leave(unit),
-                Begin::File => self.store_file(unit, scratch),
+                Begin::File => self.store_file(unit, &mut worker.scratch),
                 Begin::Refused(kind) => self.finish(unit, BlockOutcome::Failed(kind)),
             }
         }
@@ -107,10 +139,8 @@ impl StoreRun {
                     break;
                 }
             };
-            for (extent, run) in runs {
-                self.store_run(pack, &extent, run, &mut claims);
-                claims.moving.clear();
-            }
+            self.store_runs(pack, runs, &mut claims, &mut *worker.engine);
+            claims.moving.clear();
         }
     }
 
@@ -175,11 +205,65 @@ impl StoreRun {
         })
     }
 
-    /// Writes the next blocks of `claims` into one run of slots.
-    fn store_run(&self, pack: &Pack, extent: &Extent, run: Run, claims: &mut Claims<'_>) {
+    /// Writes the next blocks of `claims` into runs of slots.
+    fn store_runs(
+        &self,
+        pack: &Pack,
+        runs: Vec<(Arc<Extent>, SlotRun)>,
+        claims: &mut Claims<'_>,
+        engine: &mut dyn Engine,
+    ) {
         let s = &*self.shared;
-        let mut moving: Vec<Moving> = Vec::with_capacity(run.len as usize);
-        while moving.len() < run.len as usize
+        let mut writing: Vec<Writing> = runs
+            .into_iter()
+            .map(|(extent, run)| self.fill_run(pack, extent, run, claims))
+            .filter(|w| !w.blocks.is_empty())
+            .collect();
+        if writing.is_empty() {
+            return;
+        }
+        self.progress.begin_io(s.clock.now());
+        let cleared: Vec<_> = writing.iter().map(Writing::clear_records).collect();
+        let written = self.write_slots(&writing, cleared, engine);
+        let published: Vec<_> = writing
+            .iter()
+            .zip(written)
+            .map(|(w, r)| {
+                r.and_then(|()| self.progress.check())
+                    .and_then(|()| self.write_records(pack, w))
+            })
+            .collect();
+        let good: usize = writing
+            .iter()
+            .zip(&published)
+            .filter(|(_, r)| r.is_ok())
+            .map(|(w, _)| w.blocks.len())
+            .sum();
+        self.progress
+            .end_io(s.clock.now(), good as u64 * s.params.block_len as u64);
+        for (w, published) in writing.drain(..).zip(published) {
+            let first = w.first;
+            // no I/O touches their memory any more (I5)
+            let blocks: Vec<(usize, Id, u128)> =
+                w.blocks.into_iter().map(|m| (m.unit, m.id, m.sum)).collect();
+            match published {
+                Ok(()) => self.settle_run(first, &blocks),
+                Err(e) => {
+                    pack.give(&mut (first..).take(blocks.len()).collect::<Vec<u32>>());
+                    let kind = self.not_written(&e, blocks.len() as u64);
+                    for (unit, id, _) in blocks {
+                        self.abort(id, kind);
+                        self.finish(unit, BlockOutcome::Failed(kind));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Chooses the next blocks for a run of slots, with their checksums; gives back slots that are too many.
+    fn fill_run(&self, pack: &Pack, extent: Arc<Extent>, run: SlotRun, claims: &mut Claims<'_>) -> Writing {
+        let mut blocks: Vec<Moving> = Vec::with_capacity(run.len as usize);
+        while blocks.len() < run.len as usize
             && let Some(f) = claims.left.pop_front()
         {
             let slot = self.slots.get(f.unit).and_then(|s| lock(s).take());
@@ -190,7 +274,7 @@ impl StoreRun {
             match summed {
                 Some((slot, sum)) => {
                     claims.moving.push(f.id);
-                    moving.push(Moving {
+                    blocks.push(Moving {
                         unit: f.unit,
                         id: f.id,
                         slot,
@@ -204,52 +288,60 @@ impl StoreRun {
                 }
             }
         }
-        let used = u32::try_from(moving.len()).unwrap_or(run.len);
+        let used = u32::try_from(blocks.len()).unwrap_or(run.len);
         let mut spare: Vec<u32> = (run.first + used..run.first + run.len).collect();
         pack.give(&mut spare);
-        if moving.is_empty() {
-            return;
-        }
-        self.progress.begin_io(s.clock.now());
-        let written = self.write_run(pack, extent, run, &moving);
-        let bytes = if written.is_ok() {
-            u64::from(used) * s.params.block_len as u64
-        } else {
-            0
-        };
-        self.progress.end_io(s.clock.now(), bytes);
-        // no I/O touches them any more (I5)
-        let blocks: Vec<(usize, Id, u128)> = moving.into_iter().map(|m| (m.unit, m.id, m.sum)).collect();
-        match written {
-            Ok(()) => self.settle_run(run, &blocks),
-            Err(e) => {
-                let mut slots: Vec<u32> = (run.first..run.first + used).collect();
-                pack.give(&mut slots);
-                let kind = self.not_written(&e, blocks.len() as u64);
-                for (unit, id, _) in blocks {
-                    self.abort(id, kind);
-                    self.finish(unit, BlockOutcome::Failed(kind));
-                }
-            }
+        Writing {
+            extent,
+            first: run.first,
+            blocks,
         }
     }
 
-    fn write_run(&self, pack: &Pack, extent: &Extent, run: Run, moving: &[Moving]) -> io::Result<()> {
-        let s = &*self.shared;
-        let first = Extent::place(run.first);
-        let end = first + u32::try_from(moving.len()).unwrap_or(0);
-        let records_at = Header::record_at(first);
-        if first < extent.fresh_from.fetch_max(end, Ordering::Relaxed) {
-            write_all_at(&*extent.table, &vec![0; moving.len() * RECORD_BYTES], records_at)?;
+    /// Writes the blocks of all runs whose records were cleared; one answer each.
+    fn write_slots(
+        &self,
+        writing: &[Writing],
+        cleared: Vec<io::Result<()>>,
+        engine: &mut dyn Engine,
+    ) -> Vec<io::Result<()>> {
+        let disk = &*self.shared.disk;
+        let mut batch = Vec::with_capacity(writing.len());
+        let mut answers = Vec::with_capacity(writing.len());
+        for (w, cleared) in writing.iter().zip(cleared) {
+            let header = &w.extent.header;
+            let padded = header.block_len != u64::from(header.slot_bytes);
+            let aligned = w.blocks.iter().all(|m| is_aligned(&m.slot));
+            let file = cleared.and_then(|()| w.extent.data.file(disk, aligned));
+            answers.push(match file {
+                Ok(file) if !padded => {
+                    let mut run = WriteRun::new(file, header.slot_at(Extent::place(w.first)));
+                    w.blocks.iter().for_each(|m| run.push(&m.slot));
+                    batch.push(run);
+                    None
+                }
+                Ok(_) => Some(w.write_cached(disk)),
+                Err(e) => Some(Err(e)),
+            });
         }
-        self.write_slots(extent, first, moving)?;
-        // what is late is not published
-        self.progress.check()?;
-        let sequence = pack.next_sequence(moving.len() as u64);
-        let written_at = u32::try_from(s.clock.unix_seconds()).unwrap_or(u32::MAX);
-        let mut table = vec![0; moving.len() * RECORD_BYTES];
+        engine.write(&mut batch);
+        let mut ended = batch.into_iter().map(Run::into_whole);
+        let all = writing.iter().zip(answers);
+        all.map(|(w, answer)| match answer.or_else(|| ended.next()) {
+            Some(Err(e)) if classify(&e) == IoClass::Invalid => w.write_cached(disk),
+            Some(r) => r,
+            None => Err(io::ErrorKind::Other.into()),
+        })
+        .collect()
+    }
+
+    fn write_records(&self, pack: &Pack, w: &Writing) -> io::Result<()> {
+        let sequence = pack.next_sequence(w.blocks.len() as u64);
+        let written_at = u32::try_from(self.shared.clock.unix_seconds()).unwrap_or(u32::MAX);
+        let first = Extent::place(w.first);
+        let mut table = vec![0; w.blocks.len() * RECORD_BYTES];
         let (records, _) = table.as_chunks_mut::<RECORD_BYTES>();
-        for (((out, m), place), sequence) in records.iter_mut().zip(moving).zip(first..).zip(sequence..) {
+        for (((out, m), place), sequence) in records.iter_mut().zip(&w.blocks).zip(first..).zip(sequence..) {
             let Some(key) = self.keys.get(m.unit) else {
                 continue;
             };
@@ -259,43 +351,18 @@ impl StoreRun {
                 sequence,
                 sum: m.sum,
             };
-            record.encode(extent.header.nonce, place, out);
+            record.encode(w.extent.header.nonce, place, out);
         }
-        write_all_at(&*extent.table, &table, records_at)
-    }
-
-    fn write_slots(&self, extent: &Extent, first: u32, moving: &[Moving]) -> io::Result<()> {
-        let s = &*self.shared;
-        let header = &extent.header;
-        if header.block_len != u64::from(header.slot_bytes) {
-            let file = extent.data.file(&*s.disk, false)?;
-            return moving
-                .iter()
-                .zip(first..)
-                .try_for_each(|(m, place)| write_all_at(file, &m.slot, header.slot_at(place)));
-        }
-        let blocks: Vec<IoSlice<'_>> = moving.iter().map(|m| IoSlice::new(&m.slot)).collect();
-        let aligned = moving.iter().all(|m| is_aligned(&m.slot));
-        let write = |direct| {
-            write_slices_at(
-                extent.data.file(&*s.disk, direct)?,
-                &blocks,
-                header.slot_at(first),
-            )
-        };
-        match write(aligned) {
-            Err(e) if aligned && classify(&e) == IoClass::Invalid => write(false),
-            r => r,
-        }
+        write_all_at(&*w.extent.table, &table, Header::record_at(first))
     }
 
     /// Makes blocks that were written hits.
-    fn settle_run(&self, run: Run, blocks: &[(usize, Id, u128)]) {
+    fn settle_run(&self, first: u32, blocks: &[(usize, Id, u128)]) {
         let s = &*self.shared;
         let mut waiters = Vec::new();
         {
             let mut core = lock(&s.core);
-            for (&(unit, id, sum), slot) in blocks.iter().zip(run.first..) {
+            for (&(unit, id, sum), slot) in blocks.iter().zip(first..) {
                 let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
                     continue;
                 };
