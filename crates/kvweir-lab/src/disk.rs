@@ -9,7 +9,7 @@ use kvweir::{
     Key,
     clock::Clock,
     fs::{FsBuilder, FsSettings, FsTier, Layout},
-    io::{PAGE, Region, pool::PoolSize},
+    io::{PAGE, Region, engine::EngineKind, pool::PoolSize},
     namespace::{Identity, Namespace},
     sync::Bell,
     tier::{JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// How the tier lays blocks out; packed ones are measured against jobs written with one call.
     #[arg(long, default_value_t = Layout::Fs)]
     layout: Layout,
+    /// Who moves packed blocks.
+    #[arg(long, default_value_t = EngineKind::Threads)]
+    engine: EngineKind,
     /// Seed of keys and contents.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -99,6 +102,7 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
                 own_dirs: args.own_dirs,
                 job: args.job,
                 layout: args.layout,
+                engine: args.engine,
             }
             .run(&mut times)
             .with_context(|| format!("{kib} KiB, round {round}"))?;
@@ -152,6 +156,7 @@ struct Round<'a> {
     own_dirs: bool,
     job: u32,
     layout: Layout,
+    engine: EngineKind,
 }
 
 impl Round<'_> {
@@ -216,6 +221,7 @@ impl Round<'_> {
                 _ => 8 * u64::from(self.region.num_slots()) * self.region.block_len() as u64,
             }),
             layout: self.layout,
+            engine: self.engine,
             verify,
             pool: self.pool,
             ..FsSettings::new(self.dir.join("kv"))

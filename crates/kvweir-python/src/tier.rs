@@ -213,7 +213,7 @@ impl FsTier {
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
         min_free_bytes=None, policy="lru", load_threads=None, store_threads=None, verify=true, events=false,
         locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, io_timeout_s=30.0, bounce="auto", read_only=false,
-        order=None))]
+        layout="fs", engine="threads", order=None))]
     fn new(
         py: Python<'_>,
         view: &Bound<'_, PyAny>,
@@ -236,6 +236,8 @@ impl FsTier {
         io_timeout_s: f64,
         bounce: &str,
         read_only: bool,
+        layout: &str,
+        engine: &str,
         order: Option<&str>,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
@@ -262,6 +264,8 @@ impl FsTier {
             io_timeout: Some(seconds("io_timeout_s", io_timeout_s)?),
             bounce: bounce.parse().map_err(raise)?,
             read_only,
+            layout: layout.parse().map_err(raise)?,
+            engine: engine.parse().map_err(raise)?,
             ..FsSettings::new(root)
         };
         let fields =
@@ -293,6 +297,11 @@ impl FsTier {
     /// The directory that holds the blocks.
     fn namespace_dir(&self) -> PyResult<PathBuf> {
         self.with(|o| o.engine.namespace_dir().to_owned())
+    }
+
+    /// How new blocks are laid out: `fs` or `pack`.
+    fn layout(&self) -> PyResult<&'static str> {
+        self.with(|o| o.engine.layout().as_str())
     }
 
     /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.

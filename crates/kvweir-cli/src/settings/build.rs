@@ -48,6 +48,8 @@ impl ReplaySettings {
                 .unwrap_or(Duration::MAX),
             bounce: read.word("bounce", &BounceMode::ALL.map(|mode| (mode.as_str(), mode)))?,
             read_only: read.need("read_only", value::switch)?,
+            layout: read.word("layout", &Layout::ALL.map(|layout| (layout.as_str(), layout)))?,
+            engine: read.word("engine", &EngineKind::ALL.map(|kind| (kind.as_str(), kind)))?,
             pressure: PressureSettings {
                 enabled: read.need("backpressure", value::switch)?,
                 policy: read.word(

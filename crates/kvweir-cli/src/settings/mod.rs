@@ -116,6 +116,10 @@ pub(crate) struct ReplaySettings {
     pub(crate) bounce: BounceMode,
     /// Change nothing below the root.
     pub(crate) read_only: bool,
+    /// How new blocks are laid out.
+    pub(crate) layout: Layout,
+    /// Who moves packed blocks.
+    pub(crate) engine: EngineKind,
     /// Back-pressure.
     pub(crate) pressure: PressureSettings,
     /// Eviction code only.

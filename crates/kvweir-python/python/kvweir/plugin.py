@@ -1,14 +1,15 @@
-"""The ``vllm.general_plugins`` entry point: makes the short type name ``kvweir_fs`` known."""
+"""The ``vllm.general_plugins`` entry point: makes the short type names known."""
 
-SHORT_NAME = "kvweir_fs"
+SHORT_NAMES = {"kvweir": "KvweirTier", "kvweir_fs": "KvweirFsTier"}
 
 
 def register() -> None:
-    """Registers the tier with vLLM's factory; once, and never at the price of vLLM's start."""
+    """Registers the tiers with vLLM's factory; once, and never at the price of vLLM's start."""
     try:
         from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
     except ImportError:
         return
     known = getattr(SecondaryTierFactory, "_registry", {})
-    if SHORT_NAME not in known:
-        SecondaryTierFactory.register_tier(SHORT_NAME, "kvweir.vllm", "KvweirFsTier")
+    for name, tier in SHORT_NAMES.items():
+        if name not in known:
+            SecondaryTierFactory.register_tier(name, "kvweir.vllm", tier)

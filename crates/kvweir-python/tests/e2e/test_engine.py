@@ -142,6 +142,24 @@ def test_a_full_file_system_changes_no_answer_and_is_told(chain: Chain, small: t
     assert last.total("vllm:kvweir_blocks", place=2) == 0
 
 
+@pytest.mark.parametrize("engine", ["threads", "io_uring"])
+def test_a_packed_tier_serves_the_next_start_also_under_the_next_version(chain: Chain, work: Path, engine: str) -> None:
+    root = work / f"packed-{engine}"
+    packed = tier(root, type="KvweirTier", layout="pack", engine=engine, max_bytes="256MiB")
+    plan = {"tiers": [packed]}
+    (cold,) = Engine("cpu", work, f"packed-{engine}-1", {**plan, "rounds": [[LONG, SPOILED]]}).rounds()
+    (warm,) = Engine("cpu33", work, f"packed-{engine}-2", {**plan, "rounds": [[LONG, LATER]]}).rounds()
+    plain = chain.plain.tokens
+    assert cold.tokens == plain[:2]
+    assert warm.tokens == [plain[0], plain[3]]
+    assert (hits(cold), hits(warm), warm.answers[0]["cached"]) == (0, LONG[1], LONG[1])
+    assert warm.total("vllm:kvweir_loaded_blocks") == LONG[1] // BLOCK_TOKENS
+    assert warm.total("vllm:kvweir_recovered_blocks") == cold.total("vllm:kvweir_blocks")
+    assert warm.total("vllm:kvweir_verification_failures") == warm.total("vllm:kvweir_pinned_blocks") == 0
+    blocks = list(root.glob("*/???/*_g*/*.bin"))
+    assert blocks == [] and len(list(root.glob("*/000/00_x/*.bin"))) >= 2
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("env", ["cpu", "cpu33"])
 def test_two_lifetimes_of_one_version(work: Path, env: str) -> None:

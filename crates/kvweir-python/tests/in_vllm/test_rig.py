@@ -12,6 +12,10 @@ from places import RIG, rig_missing
 
 STANZAS = {
     "bounded": {"type": "KvweirFsTier", "module_path": "kvweir.vllm", "root_dir": "{tmp}", "max_bytes": "1GiB"},
+    "packed": {"type": "KvweirTier", "module_path": "kvweir.vllm", "root_dir": "{tmp}", "max_bytes": "1GiB", "layout": "pack"},
+    "packed-ring": {
+        "type": "KvweirTier", "module_path": "kvweir.vllm", "root_dir": "{tmp}", "max_bytes": "1GiB", "engine": "io_uring",
+    },
     "unbounded": {"type": "KvweirFsTier", "module_path": "kvweir.vllm", "root_dir": "{tmp}"},
     "by-short-name": {"type": "kvweir_fs", "root_dir": "{tmp}", "max_bytes": "1GiB", "policy": "arc"},
 }

@@ -410,3 +410,18 @@ def test_calls_after_the_end_do_not_raise(start, ours):
     assert list(tier.take_events()) == []
     tier.get_stats()
     tier.shutdown()
+
+
+@pytest.mark.parametrize(("layout", "chosen"), [(None, "pack"), ("auto", "pack"), ("pack", "pack"), ("fs", "fs")])
+def test_the_layout_follows_the_stanza(start, ours, layout, chosen):
+    e = start(ours(type="KvweirTier", layout=layout))
+    assert e.tier._tier.layout() == chosen
+    keys = e.keys(8)
+    e.ask(keys)
+    e.forget()
+    assert e.ask(keys) == 8
+
+
+def test_the_tier_of_files_has_one_layout(start, ours):
+    with pytest.raises(Exception, match="KvweirFsTier has layout 'fs'; use KvweirTier"):
+        start(ours(layout="pack"))

@@ -29,6 +29,15 @@ def test_the_settings_of_stock_fs_are_taken(read):
     assert s.max_bytes is None
 
 
+def test_layout_and_engine_are_words_with_sane_defaults(read):
+    assert (read().layout, read().engine) == ("auto", "threads")
+    assert (read(layout="pack").layout, read(engine="io_uring").engine) == ("pack", "io_uring")
+    with pytest.raises(InvalidError, match="layout = 'packed': auto, fs or pack"):
+        read(layout="packed")
+    with pytest.raises(InvalidError, match="engine = 'uring': threads or io_uring"):
+        read(engine="uring")
+
+
 @pytest.mark.parametrize("name", ["max_bytes", "max_cache_size_bytes", "capacity_bytes"])
 @pytest.mark.parametrize("value", [500 << 30, "500GiB", str(500 << 30)])
 def test_the_bound_has_aliases_and_units(read, name, value):

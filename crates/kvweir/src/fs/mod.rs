@@ -43,7 +43,7 @@ mod settings;
 pub(crate) mod shared;
 pub(crate) mod store;
 mod table;
-mod trailer;
+pub(crate) mod trailer;
 mod trim;
 mod walk;
 mod watch;

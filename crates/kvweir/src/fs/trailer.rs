@@ -17,7 +17,7 @@
 //! The checksum of the page shows a torn or foreign page, the digest and key a block of another name, the payload
 //! checksum wrong bytes (I2).
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::{Key, MAX_KEY_BYTES};
 
@@ -39,7 +39,7 @@ pub(crate) struct Trailer {
 
 /// The checksum that trailers carry of a block.
 pub(crate) fn payload_sum(block: &[u8]) -> u128 {
-    xxh3_128(block)
+    twox_hash::XxHash3_128::oneshot(block)
 }
 
 /// Writes `t` into `page`.

@@ -35,7 +35,7 @@
 //! A record that was torn, or belongs to another slot or extent, is none. One that survived while its slot's bytes did
 //! not (a power loss) is found by the block's checksum when it is read.
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::{block::Key, io::PAGE};
 
@@ -186,10 +186,8 @@ impl Record {
     }
 }
 
-/// The checksum of a block that its record keeps.
-pub(crate) fn block_sum(block: &[u8]) -> u128 {
-    xxh3_128(block)
-}
+/// The checksum of a block that its record keeps: as in a trailer.
+pub(crate) use crate::fs::trailer::payload_sum as block_sum;
 
 /// What is kept in memory of a packed block: 64 bits of its checksum and its whole key together, so that neither other
 /// bytes nor another key pass for it (I2).

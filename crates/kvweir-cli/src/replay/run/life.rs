@@ -59,6 +59,8 @@ impl Life {
             io_timeout: Some(settings.io_timeout),
             bounce: settings.bounce,
             read_only: settings.read_only,
+            layout: settings.layout,
+            engine: settings.engine,
             events: true,
             ..FsSettings::new(root)
         };

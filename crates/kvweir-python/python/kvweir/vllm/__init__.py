@@ -6,7 +6,7 @@ Importing this module is cheap: vLLM's front end does it for metric definitions 
 from typing import Any
 
 from kvweir.vllm.pressure import KvweirDetector, KvweirDropPolicy, KvweirThrottledDropPolicy
-from kvweir.vllm.tier import KvweirFsTier
+from kvweir.vllm.tier import KvweirFsTier, KvweirTier
 
 __all__ = [
     "KvweirCpuOffloadingSpec",
@@ -14,6 +14,7 @@ __all__ = [
     "KvweirDropPolicy",
     "KvweirFsTier",
     "KvweirThrottledDropPolicy",
+    "KvweirTier",
 ]
 
 

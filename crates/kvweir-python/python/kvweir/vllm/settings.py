@@ -10,11 +10,13 @@ ALIASES = {"max_cache_size_bytes": "max_bytes", "capacity_bytes": "max_bytes"}
 SIZES = ("max_bytes", "min_free_bytes", "max_inflight_bytes")
 POLICIES = ("lru", "arc", "s3fifo")
 BOUNCES = ("auto", "always", "never")
+LAYOUTS = ("auto", "fs", "pack")
+ENGINES = ("threads", "io_uring")
 
 
 @dataclass(frozen=True)
 class FsSettings:
-    """What a user may write in the stanza of a ``KvweirFsTier``."""
+    """What a user may write in the stanza of a ``KvweirTier``."""
 
     root_dir: str
     n_read_threads: int | None = None
@@ -31,6 +33,8 @@ class FsSettings:
     io_timeout_s: float = 30.0
     bounce: str = "auto"
     read_only: bool = False
+    layout: str = "auto"
+    engine: str = "threads"
     max_inflight_bytes: int | None = None
 
     @classmethod
@@ -61,6 +65,8 @@ class FsSettings:
             _check(name, values.get(name, False), lambda v: isinstance(v, bool), "true or false")
         _check("policy", values.get("policy", "lru"), lambda v: v in POLICIES, "lru, arc or s3fifo")
         _check("bounce", values.get("bounce", "auto"), lambda v: v in BOUNCES, "auto, always or never")
+        _check("layout", values.get("layout", "auto"), lambda v: v in LAYOUTS, "auto, fs or pack")
+        _check("engine", values.get("engine", "threads"), lambda v: v in ENGINES, "threads or io_uring")
         extra = values.get("namespace_extra", "")
         _check("namespace_extra", extra, lambda v: isinstance(v, str), "a text")
         word = values.get("locality")

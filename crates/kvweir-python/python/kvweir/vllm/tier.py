@@ -1,4 +1,4 @@
-"""``KvweirFsTier``: the bounded file tier as a secondary tier of vLLM's tiering manager.
+"""``KvweirTier``: the bounded tier on a local disk or mount as a secondary tier of vLLM's tiering manager.
 
 Every call comes under the manager's lock and returns at once; nothing raises into the engine after start-up.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
-from kvweir import FsTier, take_logs
+from kvweir import FsTier, InvalidError, take_logs
 from kvweir.vllm import compat, metrics
 from kvweir.vllm.compat import LookupResult, Medium, RequestOffloadingContext, SecondaryTierManager
 from kvweir.vllm.pressure import InflightBound, KvweirDetector
@@ -27,9 +27,10 @@ def default_max_inflight(primary_bytes: int) -> int:
     return max(64 * MIB, min(2048 * MIB, primary_bytes // 4))
 
 
-class KvweirFsTier(SecondaryTierManager):
-    """One file a block, below a hard limit, checked on every load."""
+class KvweirTier(SecondaryTierManager):
+    """Blocks packed into large files, or a file each, below a hard limit, checked on every load."""
 
+    LAYOUT: ClassVar[str | None] = None
     medium: ClassVar[Medium] = Medium.STORAGE
     tolerates_off_thread_polling: ClassVar[bool] = True
 
@@ -41,6 +42,10 @@ class KvweirFsTier(SecondaryTierManager):
         backpressure_detector: Any = None,
         **stanza: Any,
     ) -> None:
+        if self.LAYOUT is not None and stanza.setdefault("layout", self.LAYOUT) != self.LAYOUT:
+            raise InvalidError(
+                f"layout = {stanza['layout']!r}: {type(self).__name__} has layout {self.LAYOUT!r}; use KvweirTier"
+            )
         settings = FsSettings.read(stanza)
         rows_of_bytes = _rows_of_bytes(primary_kv_view)
         rows, row = rows_of_bytes.shape or (0, 0)
@@ -80,6 +85,8 @@ class KvweirFsTier(SecondaryTierManager):
             io_timeout_s=settings.io_timeout_s,
             bounce=settings.bounce,
             read_only=settings.read_only,
+            layout=settings.layout,
+            engine=settings.engine,
             order=compat.KEY_POSITIONS,
         )
         # vLLM calls these thousands of times a step: no Python frame in between
@@ -219,6 +226,12 @@ class KvweirFsTier(SecondaryTierManager):
     def _forward_logs(self) -> None:
         for level, text in take_logs():
             logger.log(level, "%s", text)
+
+
+class KvweirFsTier(KvweirTier):
+    """``KvweirTier`` with layout ``fs``: one file a block, as vLLM's own file tier lays them out."""
+
+    LAYOUT: ClassVar[str | None] = "fs"
 
 
 def _request(context: Any) -> str:
