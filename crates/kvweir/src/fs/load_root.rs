@@ -465,7 +465,7 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
     }
     mark_other_lengths(&s, &mut r);
     let bytes = r.bytes;
-    let files: Vec<PathBuf> = journal::read::files_of(&*s.disk, &s.params.root, d.number)?
+    let files: Vec<PathBuf> = journal::files_of(&*s.disk, &s.params.root, d.number)?
         .into_iter()
         .map(|(snapshot, g)| journal::path(&s.params.root, snapshot, d.number, g))
         .collect();
