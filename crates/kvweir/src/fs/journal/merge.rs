@@ -2,12 +2,10 @@
 
 use std::{collections::HashSet, io, path::Path};
 
-use foldhash::fast::FixedState;
-
 use super::{
     read::{Unusable, load},
     record::{FRAME_BYTES, Facts},
-    state::{LeafAt, Owned, State},
+    state::State,
     write::{Rotation, SNAPSHOT_BASE, Snapshot},
 };
 use crate::{
@@ -39,16 +37,16 @@ impl Merged {
     /// Upper limit of the snapshot's bytes.
     pub(crate) fn limit(&self) -> u64 {
         let s = &self.0;
-        let keys: usize = s
-            .blocks
-            .values()
-            .map(|o| o.key.as_ref().map_or(0, |k| k.as_bytes().len()))
-            .sum();
-        let dirs = s.leaves.len() + s.highs.len() + s.tops.len();
-        let shelves: HashSet<(u16, Leaf)> = s.leaves.keys().map(|&(ns, _, leaf)| (ns, leaf)).collect();
+        let (mut blocks, mut keys) = (0, 0);
+        for o in s.blocks.iter() {
+            blocks += 1;
+            keys += o.key.as_ref().map_or(0, |k| k.as_bytes().len());
+        }
+        let dirs = s.leaves.iter().count() + s.highs.len() + s.tops.len();
+        let shelves: HashSet<(u16, Leaf)> = s.leaves.rows().map(|(ns, _, leaf, _)| (ns, leaf)).collect();
         let names: usize = s.namespaces.iter().map(String::len).max().unwrap_or(0) + FRAME_BYTES + 8;
         let fixed = SNAPSHOT_BASE as usize + (shelves.len() + s.namespaces.len()) * names;
-        (fixed + s.blocks.len() * (FRAME_BYTES + 48) + keys + dirs * (FRAME_BYTES + 12)) as u64
+        (fixed + blocks * (FRAME_BYTES + 48) + keys + dirs * (FRAME_BYTES + 12)) as u64
     }
 
     /// Writes everything, least recently used first. `number` gives the writer's number of a namespace.
@@ -59,19 +57,18 @@ impl Merged {
             let n = numbers.get(usize::from(ns)).copied().flatten();
             n.ok_or(io::Error::from(io::ErrorKind::InvalidData))
         };
-        let mut blocks: Vec<Owned> = std::mem::take(&mut s.blocks).into_values().collect();
-        blocks.sort_unstable_by_key(|o| o.used);
-        let mut alone: HashSet<LeafAt, FixedState> = s.leaves.keys().copied().collect();
+        let blocks = std::mem::take(&mut s.blocks).into_order();
+        let mut alone = s.leaves.clone();
         for o in &blocks {
             let place = (o.namespace, o.fan, o.leaf);
-            alone.remove(&place);
+            alone.set(place, 0);
             let facts = Facts {
                 trailer: o.trailer,
                 bad: o.bad,
                 cost: o.cost,
                 written_at: o.written_at,
                 dirs: [
-                    s.leaves.get(&place).copied().unwrap_or(0),
+                    s.leaves.get(place),
                     s.highs.get(&(o.namespace, o.fan.high())).copied().unwrap_or(0),
                     s.tops.get(&o.namespace).copied().unwrap_or(0),
                 ],
@@ -80,15 +77,14 @@ impl Merged {
                 namespace: of(o.namespace)?,
                 leaf: o.leaf,
             };
-            out.stored(o.fp, (shelf, o.fan), facts, o.key.as_ref().map(Key::as_bytes))?;
+            out.stored(o.fp, (shelf, o.fan), facts, o.key.as_deref().map(Key::as_bytes))?;
         }
         let mut dir = |ns: u16, leaf: Leaf, level: u16, fan: Fan, cost: u32| -> io::Result<()> {
             let namespace = of(ns)?;
             out.dir(Shelf { namespace, leaf }, level, fan, cost)
         };
-        for place in alone {
-            let (ns, fan, leaf) = place;
-            dir(ns, leaf, 2, fan, s.leaves.get(&place).copied().unwrap_or(0))?;
+        for ((ns, fan, leaf), cost) in alone.iter() {
+            dir(ns, leaf, 2, fan, cost)?;
         }
         for (&(ns, high), &cost) in &s.highs {
             dir(ns, Leaf::Keyed, 1, Fan(high << 8), cost)?;

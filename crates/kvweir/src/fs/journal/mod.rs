@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `record.rs` | the format |
 //! | `write.rs` | [`Journal`]: appends, changes generation |
-//! | `read.rs`, `state.rs` | the files of a member that count, and what their frames come to |
+//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
 //! | `replay.rs` | [`replay`]: what a dead member owned |
 //! | `merge.rs` | [`merge`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
@@ -15,6 +15,7 @@
 //! doubt: its leaf directory is looked at again, all else is known to the byte. Nothing is synced: the page cache
 //! outlives a process, and after a restart of the machine the tree is walked.
 
+mod blocks;
 mod follow;
 mod merge;
 mod read;
@@ -25,12 +26,12 @@ pub(crate) mod write;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use blocks::Owned;
 pub(crate) use follow::{Follower, Step};
 pub(crate) use merge::merge;
 pub(crate) use read::{Unusable, files_of};
 pub(crate) use record::{DirCosts, Facts, units};
 pub(crate) use replay::{Replayed, replay};
-pub(crate) use state::Owned;
 pub(crate) use write::{Journal, Resume, Snapshot};
 
 /// The directory, below a bounded root, of ledger, member locks and journals.

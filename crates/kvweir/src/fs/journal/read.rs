@@ -7,7 +7,7 @@ use std::{
 
 use super::{STATE_DIR, parse_name, path, record::Header, state::State};
 use crate::io::{
-    Disk,
+    Disk, DiskFile,
     disk::{OpenMode, read_all_at},
     round_up,
 };
@@ -81,13 +81,17 @@ pub(super) fn load(
     for &(snapshot, generation) in found.iter().rev().filter(|f| f.0 && f.1 <= upto) {
         let mut tried = State::default();
         let at = path(root, snapshot, member, generation);
-        let bytes = whole(disk, &at)?;
-        if let Ok((_, _, true)) = tried.file(&bytes, member, generation, true) {
-            state = tried;
-            base = Some(generation);
-            older_bytes = round_up(bytes.len() as u64, fs_block);
-            older.push(at);
-            break;
+        let mut bytes = Window::open(disk, &at)?;
+        match tried.file(&mut bytes, member, generation, true) {
+            Ok((_, _, true)) => {
+                state = tried;
+                base = Some(generation);
+                older_bytes = round_up(bytes.len()?, fs_block);
+                older.push(at);
+                break;
+            }
+            Err(Unusable::Io(e)) => return Err(e.into()),
+            _ => {}
         }
     }
     let journals: Vec<u32> = found
@@ -107,12 +111,16 @@ pub(super) fn load(
     let mut last = None::<(PathBuf, u64, Header, u64)>;
     for generation in journals {
         let at = path(root, false, member, generation);
-        let bytes = whole(disk, &at)?;
+        let mut bytes = Window::open(disk, &at)?;
         state.shelves.clear();
-        let (header, len, _) = state
-            .file(&bytes, member, generation, false)
-            .map_err(|what| Unusable::Damaged(format!("{}: {what}", at.display())))?;
-        let allocated = round_up(bytes.len() as u64, fs_block);
+        let (header, len, _) =
+            state
+                .file(&mut bytes, member, generation, false)
+                .map_err(|why| match why {
+                    Unusable::Damaged(what) => Unusable::Damaged(format!("{}: {what}", at.display())),
+                    other => other,
+                })?;
+        let allocated = round_up(bytes.len()?, fs_block);
         if let Some((before, bytes, ..)) = last.replace((at, allocated, header, len)) {
             older.push(before);
             older_bytes += bytes;
@@ -127,11 +135,56 @@ pub(super) fn load(
     })
 }
 
-fn whole(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
-    let file = disk.open(path, OpenMode::Read, false)?;
-    let len = file.stat()?.len;
-    let mut bytes = vec![0; usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?];
-    let n = read_all_at(&*file, &mut bytes, 0)?;
-    bytes.truncate(n);
-    Ok(bytes)
+/// Bytes of a file read at once.
+const WINDOW: usize = 1 << 20;
+
+/// A file read from its begin to its end, through memory that is used again and again.
+pub(super) struct Window {
+    file: Box<dyn DiskFile>,
+    bytes: Vec<u8>,
+    /// What of `bytes` is used up, and where it ends.
+    used: usize,
+    end: usize,
+    /// Bytes of the file read so far.
+    pub(super) read: u64,
+}
+
+impl Window {
+    pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
+        let mut window = Self {
+            file: disk.open(path, OpenMode::Read, false)?,
+            bytes: vec![0; WINDOW],
+            used: 0,
+            end: 0,
+            read: 0,
+        };
+        window.more()?;
+        Ok(window)
+    }
+
+    /// What was read and not used up.
+    pub(super) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.used..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.used += bytes;
+    }
+
+    /// Reads on; `false` at the end of the file.
+    pub(super) fn more(&mut self) -> io::Result<bool> {
+        self.bytes.copy_within(self.used..self.end, 0);
+        self.end -= self.used;
+        self.used = 0;
+        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let n = read_all_at(&*self.file, room, self.read)?;
+        self.end += n;
+        self.read += n as u64;
+        Ok(n > 0)
+    }
+
+    /// Bytes of the whole file.
+    pub(super) fn len(&self) -> io::Result<u64> {
+        Ok(self.file.stat()?.len)
+    }
 }

@@ -8,12 +8,16 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
+    blocks::Owned,
     path,
     read::{Unusable, load},
-    state::{LeafAt, Owned, State},
+    state::State,
     write::Resume,
 };
-use crate::io::Disk;
+use crate::{
+    fs::leaves::{LeafAt, Leaves},
+    io::Disk,
+};
 
 /// What a dead member owned.
 #[derive(Debug, Default)]
@@ -25,7 +29,7 @@ pub(crate) struct Replayed {
     /// Leaves in which something was under way: to be looked at.
     pub(crate) doubt: HashMap<LeafAt, Vec<Owned>, FixedState>,
     /// Costs of directories in units of 512: leaves, first level, namespaces.
-    pub(crate) leaves: HashMap<LeafAt, u32, FixedState>,
+    pub(crate) leaves: Leaves,
     pub(crate) highs: HashMap<(u16, u32), u32, FixedState>,
     pub(crate) tops: HashMap<u16, u32, FixedState>,
     /// Where its journal goes on.
@@ -65,11 +69,16 @@ impl State {
         for (_, place) in &self.open {
             out.doubt.entry(*place).or_default();
         }
-        out.blocks.reserve(self.blocks.len());
-        for o in self.blocks.into_values() {
-            match out.doubt.get_mut(&(o.namespace, o.fan, o.leaf)) {
-                Some(d) => d.push(o),
-                None => out.blocks.push(o),
+        let blocks = self.blocks.into_order();
+        if out.doubt.is_empty() {
+            out.blocks = blocks;
+        } else {
+            out.blocks.reserve(blocks.len());
+            for o in blocks {
+                match out.doubt.get_mut(&(o.namespace, o.fan, o.leaf)) {
+                    Some(d) => d.push(o),
+                    None => out.blocks.push(o),
+                }
             }
         }
         // what was begun there and never told is known by its fingerprint alone
@@ -91,7 +100,6 @@ impl State {
                 });
             }
         }
-        out.blocks.sort_unstable_by_key(|o| o.used);
         out.namespaces = self.namespaces;
         out.leaves = self.leaves;
         out.highs = self.highs;

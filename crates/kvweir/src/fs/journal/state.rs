@@ -4,32 +4,18 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-use super::record::{At, Frame, HEADER_BYTES, Header, Record, decode};
+use super::{
+    blocks::{Blocks, Owned},
+    read::{Unusable, Window},
+    record::{At, Frame, HEADER_BYTES, Header, Record, decode},
+};
 use crate::{
     block::{Fingerprint, Key},
-    fs::layout::{Fan, Leaf},
+    fs::{
+        layout::Leaf,
+        leaves::{LeafAt, Leaves},
+    },
 };
-
-/// A block that a member owned.
-#[derive(Debug, Clone)]
-pub(crate) struct Owned {
-    pub(crate) fp: Fingerprint,
-    /// Index into the reader's list of namespaces.
-    pub(crate) namespace: u16,
-    pub(crate) leaf: Leaf,
-    pub(crate) fan: Fan,
-    pub(crate) trailer: bool,
-    pub(crate) bad: bool,
-    /// Units of 512 bytes.
-    pub(crate) cost: u32,
-    pub(crate) written_at: u32,
-    pub(crate) key: Option<Key>,
-    /// When it was used last, by the journal's own count.
-    pub(crate) used: u64,
-}
-
-/// A leaf directory: namespace by the reader's number, place, kind.
-pub(crate) type LeafAt = (u16, Fan, Leaf);
 
 /// The state while frames are read.
 #[derive(Debug, Default)]
@@ -37,51 +23,67 @@ pub(super) struct State {
     pub(super) namespaces: Vec<String>,
     /// A file's own numbers of shelves.
     pub(super) shelves: HashMap<u16, (u16, Leaf), FixedState>,
-    /// By the low half of the fingerprint, which touches tell.
-    pub(super) blocks: HashMap<u64, Owned, FixedState>,
+    pub(super) blocks: Blocks,
     pub(super) open: HashSet<(Fingerprint, LeafAt), FixedState>,
-    pub(super) leaves: HashMap<LeafAt, u32, FixedState>,
+    pub(super) leaves: Leaves,
     pub(super) highs: HashMap<(u16, u32), u32, FixedState>,
     pub(super) tops: HashMap<u16, u32, FixedState>,
-    pub(super) clock: u64,
 }
 
 impl State {
     /// Reads a file; returns its header, the bytes up to the last whole frame, and whether a snapshot is whole.
     pub(super) fn file(
         &mut self,
-        bytes: &[u8],
+        bytes: &mut Window,
         member: u32,
         generation: u32,
         snapshot: bool,
-    ) -> Result<(Header, u64, bool), String> {
-        let header = Header::decode(bytes).ok_or("its header is not whole")?;
+    ) -> Result<(Header, u64, bool), Unusable> {
+        let damaged = |what: String| Unusable::Damaged(what);
+        let header = Header::decode(bytes.rest()).ok_or_else(|| damaged("its header is not whole".into()))?;
         if (header.member, header.generation, header.snapshot) != (member, generation, snapshot) {
-            return Err("it is another file's".into());
+            return Err(damaged("it is another file's".into()));
         }
+        bytes.advance(HEADER_BYTES);
         // a block is told in some 60 bytes, or in twice that
-        self.blocks.reserve(bytes.len() / 120);
-        self.leaves.reserve(bytes.len() / 120);
-        let (mut at, mut records) = (HEADER_BYTES, 0);
-        loop {
-            match decode(header.nonce, at as u64, bytes.get(at..).unwrap_or_default()) {
-                Frame::End => return Ok((header, at as u64, false)),
-                Frame::Damaged => return Err(format!("the frame at byte {at}")),
-                Frame::Record(Record::End { records: n }, len) => {
-                    return Ok((header, (at + len) as u64, n == records));
+        self.blocks
+            .reserve(usize::try_from(bytes.len()? / 120).unwrap_or(0));
+        let (mut at, mut records) = (HEADER_BYTES as u64, 0);
+        let whole = loop {
+            match decode(header.nonce, at, bytes.rest()) {
+                Frame::End => {
+                    if !bytes.more()? {
+                        break false;
+                    }
                 }
+                Frame::Damaged => return Err(damaged(format!("the frame at byte {at}"))),
                 Frame::Record(r, len) => {
-                    self.apply(&r).ok_or_else(|| format!("the record at byte {at}"))?;
-                    at += len;
+                    at += len as u64;
+                    if let Record::End { records: n } = r {
+                        break n == records;
+                    }
+                    let applied = self.apply(&r);
+                    applied.ok_or_else(|| damaged(format!("the record before byte {at}")))?;
+                    bytes.advance(len);
                     records += 1;
                 }
             }
-        }
+        };
+        let noted = self.blocks.note();
+        noted.ok_or_else(|| damaged(format!("two blocks before byte {at} look the same")))?;
+        Ok((header, at, whole))
     }
 
     fn place(&self, at: &At) -> Option<LeafAt> {
         let &(ns, leaf) = self.shelves.get(&at.shelf)?;
         Some((ns, at.fan, leaf))
+    }
+
+    /// What was begun has ended.
+    fn ended(&mut self, fp: Fingerprint, place: LeafAt) {
+        if !self.open.is_empty() {
+            self.open.remove(&(fp, place));
+        }
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Option<()> {
@@ -102,14 +104,13 @@ impl State {
             }
             Record::Stored(at, facts, key) => {
                 let place = self.place(&at)?;
-                self.open.remove(&(at.fp, place));
+                self.ended(at.fp, place);
                 let (ns, fan, leaf) = place;
                 let [leaf_cost, high, top] = facts.dirs;
-                self.leaves.insert(place, leaf_cost);
+                self.leaves.set(place, leaf_cost);
                 self.highs.insert((ns, fan.high()), high);
                 self.tops.insert(ns, top);
-                self.clock += 1;
-                let new = Owned {
+                self.blocks.stored(Owned {
                     fp: at.fp,
                     namespace: ns,
                     leaf,
@@ -118,34 +119,24 @@ impl State {
                     bad: facts.bad,
                     cost: facts.cost,
                     written_at: facts.written_at,
-                    key: key.and_then(|k| Key::new(k).ok()),
-                    used: self.clock,
-                };
-                let old = self.blocks.insert(at.fp.hash64(), new);
-                // two fingerprints with one half in common: touches could not tell them apart
-                if old.is_some_and(|o| o.fp != at.fp) {
-                    return None;
-                }
+                    key: key.and_then(|k| Key::new(k).ok()).map(Box::new),
+                    used: 0,
+                });
             }
             Record::Gone(at, [leaf_cost, high, top]) => {
                 let place = self.place(&at)?;
-                self.open.remove(&(at.fp, place));
-                if self.blocks.get(&at.fp.hash64()).is_some_and(|o| o.fp == at.fp) {
-                    self.blocks.remove(&at.fp.hash64());
+                self.ended(at.fp, place);
+                self.blocks.gone(at.fp)?;
+                self.leaves.set(place, leaf_cost);
+                let high_at = (place.0, place.1.high());
+                if high == 0 {
+                    self.highs.remove(&high_at);
+                } else {
+                    self.highs.insert(high_at, high);
                 }
-                set_or_remove(&mut self.leaves, place, leaf_cost);
-                set_or_remove(&mut self.highs, (place.0, place.1.high()), high);
                 self.tops.insert(place.0, top);
             }
-            Record::Touch(hashes) => {
-                for h in hashes.chunks_exact(8) {
-                    let hash = u64::from_le_bytes(*h.first_chunk::<8>()?);
-                    if let Some(o) = self.blocks.get_mut(&hash) {
-                        self.clock += 1;
-                        o.used = self.clock;
-                    }
-                }
-            }
+            Record::Touch(hashes) => self.blocks.touched(hashes)?,
             Record::Dir {
                 shelf,
                 level,
@@ -154,21 +145,13 @@ impl State {
             } => {
                 let &(ns, leaf) = self.shelves.get(&shelf)?;
                 match level {
-                    0 => self.tops.insert(ns, cost),
-                    1 => self.highs.insert((ns, fan.high()), cost),
-                    _ => self.leaves.insert((ns, fan, leaf), cost),
-                };
+                    0 => drop(self.tops.insert(ns, cost)),
+                    1 => drop(self.highs.insert((ns, fan.high()), cost)),
+                    _ => self.leaves.set((ns, fan, leaf), cost),
+                }
             }
             Record::End { .. } => {}
         }
         Some(())
-    }
-}
-
-fn set_or_remove<K: Eq + std::hash::Hash>(map: &mut HashMap<K, u32, FixedState>, key: K, cost: u32) {
-    if cost == 0 {
-        map.remove(&key);
-    } else {
-        map.insert(key, cost);
     }
 }
