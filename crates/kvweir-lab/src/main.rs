@@ -9,11 +9,12 @@
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
 //! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
-//! | `env.rs`, `print.rs`, `keys.rs` | the machine, tables, seeded keys |
+//! | `env.rs`, `print.rs`, `keys.rs`, `files.rs` | the machine, tables, seeded keys, files of them |
 
 mod disk;
 mod engine;
 mod env;
+mod files;
 mod index;
 mod keys;
 mod manager;

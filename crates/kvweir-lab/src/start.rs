@@ -2,11 +2,9 @@
 //! tenth.
 
 use std::{
+    fs::File,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,7 +12,6 @@ use anyhow::{Context, Result, ensure};
 use kvweir::{
     clock::Clock,
     fs::{FsBuilder, FsSettings, FsTier},
-    io::{Disk, OsDisk, disk::OpenMode},
     metrics::EvictReason,
     namespace::{Identity, Namespace},
     sync::Bell,
@@ -22,13 +19,10 @@ use kvweir::{
 };
 
 use crate::{
-    env,
+    env, files,
     keys::key,
     print::{say, table},
 };
-
-/// Threads that make files.
-const THREADS: u64 = 8;
 
 /// Options of `start`.
 #[derive(Debug, clap::Args)]
@@ -95,7 +89,10 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     let temp = tempfile::Builder::new().prefix("kvweir-lab-").tempdir_in(&dir)?;
     let root = temp.path().join("kv");
     let began = clock.now();
-    make(args, &root, Namespace::new(&Identity::default())?.dir())?;
+    let ns = root.join(Namespace::new(&Identity::default())?.dir());
+    files::make(&ns, args.seed, args.files, |path| {
+        File::create_new(path)?.set_len(args.block_bytes as u64)
+    })?;
     let made = clock.now().since(began).as_secs_f64();
     say(&format!("{} files made in {made:.1} s", args.files));
     let bound = 4 * args.files * (args.block_bytes as u64 + 16384);
@@ -161,36 +158,4 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         ),
     ]);
     Ok(())
-}
-
-/// Makes sparse files of the stock layout with many threads.
-fn make(args: &Args, root: &Path, ns: &str) -> Result<()> {
-    let ns = root.join(ns);
-    std::fs::create_dir_all(&ns)?;
-    let next = AtomicU64::new(0);
-    let work = || -> Result<()> {
-        loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            if n >= args.files {
-                return Ok(());
-            }
-            let name = key(args.seed, n)?.to_string();
-            let (high, rest) = name.split_at(3);
-            let (low, _) = rest.split_at(2);
-            let (hash, _) = name.split_at(64);
-            let dir = ns.join(high).join(format!("{low}_g0"));
-            std::fs::create_dir_all(&dir)?;
-            let path = dir.join(format!("{hash}.bin"));
-            OsDisk.open(&path, OpenMode::CreateNew, false)?;
-            std::fs::File::options()
-                .write(true)
-                .open(&path)?
-                .set_len(args.block_bytes as u64)?;
-        }
-    };
-    std::thread::scope(|s| {
-        let all: Vec<_> = (0..THREADS).map(|_| s.spawn(work)).collect();
-        all.into_iter()
-            .try_for_each(|t| t.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
-    })
 }

@@ -1,22 +1,12 @@
 //! Opening a root far above its bound: many small block files of the stock layout, a bound of a tenth of them.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use kvweir::{
     clock::Clock,
     fs::{FsBuilder, FsSettings},
-    io::{
-        Disk, OsDisk,
-        disk::{FileKind, OpenMode, write_full},
-    },
+    io::{Disk, OsDisk, disk::FileKind},
     metrics::EvictReason,
     namespace::{Identity, Namespace},
     sync::Bell,
@@ -24,13 +14,10 @@ use kvweir::{
 };
 
 use crate::{
-    env,
+    env, files,
     keys::key,
     print::{say, table},
 };
-
-/// Threads that make and measure files.
-const THREADS: u64 = 8;
 
 /// Options of `trim`.
 #[derive(Debug, clap::Args)]
@@ -56,7 +43,10 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     let root = temp.path().join("kv");
     let ns = Namespace::new(&Identity::default())?;
     let began = clock.now();
-    make(args, &root, ns.dir())?;
+    let bytes = vec![7u8; args.block_bytes];
+    files::make(&root.join(ns.dir()), args.seed, args.files, |path| {
+        std::fs::write(path, &bytes)
+    })?;
     let made = clock.now().since(began).as_secs_f64();
     let before = du(&root)?;
     let bound = before / 10;
@@ -114,35 +104,6 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     );
     say("one pass, each candidate tried at most once, below the bound");
     Ok(())
-}
-
-/// Writes the files with many threads. A wrong byte would be found on load; here only names and sizes matter.
-fn make(args: &Args, root: &std::path::Path, ns: &str) -> Result<()> {
-    let ns = root.join(ns);
-    std::fs::create_dir_all(&ns)?;
-    let next = AtomicU64::new(0);
-    let work = || -> Result<()> {
-        let bytes = vec![7u8; args.block_bytes];
-        loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            if n >= args.files {
-                return Ok(());
-            }
-            let name = key(args.seed, n)?.to_string();
-            let (high, rest) = name.split_at(3);
-            let (low, _) = rest.split_at(2);
-            let (hash, _) = name.split_at(64);
-            let dir = ns.join(high).join(format!("{low}_g0"));
-            std::fs::create_dir_all(&dir)?;
-            let f = OsDisk.open(&dir.join(format!("{hash}.bin")), OpenMode::CreateNew, false)?;
-            write_full(&*f, &bytes, &[])?;
-        }
-    };
-    std::thread::scope(|s| {
-        let all: Vec<_> = (0..THREADS).map(|_| s.spawn(work)).collect();
-        all.into_iter()
-            .try_for_each(|t| t.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
-    })
 }
 
 /// Allocated bytes below and including `path`, by an independent walk.

@@ -340,15 +340,12 @@ impl FsTier {
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, positions)?;
         self.with(|o| {
-            let (region, n) = (o.region.clone(), blocks.rows.len());
-            o.engine.store_later(JobId(job), request(req), n, move || {
-                blocks.blocks(|key, slot| {
-                    Ok(StoreBlock {
-                        key,
-                        slot: region.read(slot)?,
-                    })
-                })
-            });
+            let region = o.region.clone();
+            let block = move |key, slot| region.read(slot).map(|slot| StoreBlock { key, slot });
+            o.engine
+                .store_later(JobId(job), request(req), blocks.rows.len(), move || {
+                    blocks.blocks(block)
+                });
         })
     }
 
@@ -362,15 +359,12 @@ impl FsTier {
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, None)?;
         self.with(|o| {
-            let (region, n) = (o.region.clone(), blocks.rows.len());
-            o.engine.load_later(JobId(job), request(req), n, move || {
-                blocks.blocks(|key, slot| {
-                    Ok(LoadBlock {
-                        key,
-                        slot: region.write(slot)?,
-                    })
-                })
-            });
+            let region = o.region.clone();
+            let block = move |key, slot| region.write(slot).map(|slot| LoadBlock { key, slot });
+            o.engine
+                .load_later(JobId(job), request(req), blocks.rows.len(), move || {
+                    blocks.blocks(block)
+                });
         })
     }
 

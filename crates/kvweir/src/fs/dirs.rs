@@ -7,9 +7,10 @@ use std::{collections::HashMap, io, path::Path, sync::Mutex};
 use foldhash::fast::FixedState;
 
 use super::{
-    index::Shelf,
+    index::{COST_UNIT, Shelf},
     journal::DirCosts,
     layout::{Fan, Leaf, high_dir, leaf_dir},
+    leaves::Row,
 };
 use crate::{
     io::{Disk, Stat},
@@ -107,20 +108,53 @@ impl Dirs {
         lock(&self.tops).insert(ns, bytes);
     }
 
-    /// Counts a directory that a dead member counted, unless it is counted here already; returns the bytes added.
-    pub(crate) fn also(&self, ns: u16, fan: Fan, leaf: Option<Leaf>, bytes: u64) -> u64 {
-        let Some(stripe) = self.stripe(fan) else { return 0 };
-        let mut s = lock(stripe);
-        let high = s.entry((ns, fan.high())).or_default();
-        let known = match leaf {
-            Some(l) => high.leaf_cost(fan, l),
-            None => high.cost,
+    /// Counts files found at start-up, by leaf of a first-level directory.
+    pub(crate) fn found_files(&self, ns: u16, high: u32, kind: Leaf, row: &Row) {
+        self.each_leaf(ns, high, kind, row, |leaf, files| leaf.files += files);
+    }
+
+    /// Counts leaf directories that a dead member counted, unless they are counted here already; returns the bytes added.
+    pub(crate) fn also_leaves(&self, ns: u16, high: u32, kind: Leaf, costs: &Row) -> u64 {
+        let mut added = 0;
+        self.each_leaf(ns, high, kind, costs, |leaf, cost| {
+            added += u64::from(cost.saturating_sub(leaf.cost)) * COST_UNIT;
+            leaf.cost = cost.max(leaf.cost);
+        });
+        added
+    }
+
+    /// Changes the leaves of a first-level directory for which `row` has a number.
+    fn each_leaf(
+        &self,
+        ns: u16,
+        high: u32,
+        kind: Leaf,
+        row: &Row,
+        mut change: impl FnMut(&mut LeafDir, u32),
+    ) {
+        let Some(stripe) = self.stripe(Fan(high << 8)) else {
+            return;
         };
-        match leaf {
-            Some(l) => high.leaf(fan, l).cost = units(bytes.max(known)),
-            None => high.cost = bytes.max(known),
+        let mut s = lock(stripe);
+        let dir = s.entry((ns, high)).or_default();
+        if dir.leaves.is_empty() {
+            dir.leaves.reserve_exact(row.iter().filter(|&&n| n > 0).count());
         }
-        bytes.saturating_sub(known)
+        for (low, &n) in (0..).zip(row).filter(|l| *l.1 > 0) {
+            change(dir.leaf(Fan(high << 8 | low), kind), n);
+        }
+    }
+
+    /// The same as [`also_leaves`](Self::also_leaves) for a first-level directory.
+    pub(crate) fn also_high(&self, ns: u16, high: u32, bytes: u64) -> u64 {
+        let Some(stripe) = self.stripe(Fan(high << 8)) else {
+            return 0;
+        };
+        let mut s = lock(stripe);
+        let dir = s.entry((ns, high)).or_default();
+        let added = bytes.saturating_sub(dir.cost);
+        dir.cost = bytes.max(dir.cost);
+        added
     }
 
     /// The same for a namespace's own directory.

@@ -199,6 +199,23 @@ impl Index {
         Some(id)
     }
 
+    /// Makes room for `n` entries in all.
+    pub(crate) fn reserve(&mut self, n: usize) {
+        let chunks = &self.chunks;
+        let rehash = |id: u32| entry_of(chunks, id).map_or(0, |e| e.fp[0]);
+        // what a table gets of uniform hashes, and a little: the few that get more grow
+        let each = n / TABLES + n / TABLES / 16;
+        self.tables.iter_mut().for_each(|t| t.reserve(each, rehash));
+    }
+
+    /// How many of `fps` may be there. Their places in the tables are in the cache then: asked before adding many, it
+    /// lets the accesses overlap.
+    pub(crate) fn may_hold(&self, fps: impl Iterator<Item = Fingerprint>) -> usize {
+        let table = |fp: Fingerprint| self.tables.get(table_of(fp));
+        fps.filter(|&fp| table(fp).is_some_and(|t| t.guess(fp.hash64()) != Id::MAX))
+            .count()
+    }
+
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist or memory is short.
     pub(crate) fn insert(
         &mut self,

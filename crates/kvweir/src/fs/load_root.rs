@@ -12,10 +12,11 @@ use foldhash::fast::FixedState;
 
 use super::{
     core::{Core, weight},
-    index::{COST_UNIT, Shelf, State},
+    index::{BATCH, COST_UNIT, Shelf, State},
     journal::{self, Facts, Journal, Owned, Replayed, Unusable, units},
     keep::{Dead, Keeper},
     layout::{Fan, Leaf, high_dir},
+    leaves::Leaves,
     member::Start,
     open::Phase,
     shared::Shared,
@@ -228,12 +229,12 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
         let mut bytes = 0;
         for (&(ns, high), &cost) in &r.highs {
             if let Some(n) = number(ns) {
-                bytes += s.dirs.also(n, Fan(high << 8), None, u64::from(cost) * COST_UNIT);
+                bytes += s.dirs.also_high(n, high, u64::from(cost) * COST_UNIT);
             }
         }
-        for (&(ns, fan, leaf), &cost) in &r.leaves {
+        for (ns, high, leaf, row) in r.leaves.rows() {
             if let Some(n) = number(ns) {
-                bytes += s.dirs.also(n, fan, Some(leaf), u64::from(cost) * COST_UNIT);
+                bytes += s.dirs.also_leaves(n, high, leaf, row);
             }
         }
         for (&ns, &cost) in &r.tops {
@@ -248,19 +249,27 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
         std::thread::scope(|scope| {
             let files = || {
                 dirs();
+                let mut files = Leaves::default();
                 owned
                     .iter()
-                    .for_each(|o| s.dirs.found_file(o.namespace, o.fan, o.leaf));
+                    .for_each(|o| files.add_one((o.namespace, o.fan, o.leaf)));
+                files
+                    .rows()
+                    .for_each(|(ns, high, leaf, row)| s.dirs.found_files(ns, high, leaf, row));
             };
             // without a thread it only takes longer
             let beside = std::thread::Builder::new()
                 .name("kvweir-load".into())
                 .spawn_scoped(scope, files);
+            lock(&s.core).index.reserve(owned.len());
             for part in owned.chunks(1024) {
                 let mut core = lock(&s.core);
-                part.iter().for_each(|o| {
-                    insert(&mut core, o);
-                });
+                for batch in part.chunks(BATCH) {
+                    std::hint::black_box(core.index.may_hold(batch.iter().map(|o| o.fp)));
+                    batch.iter().for_each(|o| {
+                        insert(&mut core, o);
+                    });
+                }
             }
             if beside.is_err() {
                 files();
@@ -305,7 +314,7 @@ fn insert(core: &mut Core, o: &Owned) -> bool {
         trailer: o.trailer,
         id: None,
         bad: o.bad,
-        key: o.key.clone(),
+        key: o.key.as_deref().cloned(),
     };
     core.found(&mut f);
     core.rank(&f);
@@ -388,7 +397,7 @@ fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Result<()> {
                     written_at: o.written_at,
                     dirs: s.dirs.costs(o.namespace, o.fan, o.leaf),
                 };
-                (o.fp, (shelf, o.fan), facts, o.key.as_ref().map(Key::as_bytes))
+                (o.fp, (shelf, o.fan), facts, o.key.as_deref().map(Key::as_bytes))
             }),
         )?;
     }
@@ -406,7 +415,7 @@ fn as_owned(f: &Found) -> Owned {
         bad: f.bad,
         cost: units(f.cost),
         written_at: u32::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0),
-        key: f.key.clone(),
+        key: f.key.clone().map(Box::new),
         used: 0,
     }
 }
@@ -465,7 +474,7 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
     }
     mark_other_lengths(&s, &mut r);
     let bytes = r.bytes;
-    let files: Vec<PathBuf> = journal::read::files_of(&*s.disk, &s.params.root, d.number)?
+    let files: Vec<PathBuf> = journal::files_of(&*s.disk, &s.params.root, d.number)?
         .into_iter()
         .map(|(snapshot, g)| journal::path(&s.params.root, snapshot, d.number, g))
         .collect();

@@ -8,7 +8,7 @@
 //! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
-//! | `dirs.rs` | directories: made, counted, removed |
+//! | `dirs.rs`, `leaves.rs` | directories: made, counted, removed; a number for each |
 //! | `shared.rs` | making room and removing files |
 //! | `later.rs` | what the scheduler leaves to the workers |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
@@ -31,6 +31,7 @@ pub(crate) mod journal;
 mod keep;
 mod later;
 pub(crate) mod layout;
+mod leaves;
 mod ledger;
 pub(crate) mod load;
 mod load_root;

@@ -99,24 +99,33 @@ impl Table {
         None
     }
 
+    /// Makes room for `n` ids in all; `rehash` tells the hash of any id.
+    pub(crate) fn reserve(&mut self, n: usize, rehash: impl Fn(Id) -> u64) {
+        let wanted = (n * MAX_LOAD.1).div_ceil(SLOTS * MAX_LOAD.0);
+        if wanted > self.buckets.len() {
+            self.resize(wanted, rehash);
+        }
+    }
+
     /// Adds `id`, which is not there; `rehash` tells the hash of any id.
     pub(crate) fn insert(&mut self, hash: u64, id: Id, rehash: impl Fn(Id) -> u64) {
         if (self.len + 1) * MAX_LOAD.1 > self.buckets.len() * SLOTS * MAX_LOAD.0 {
-            let more = self.buckets.len() + 1 + self.buckets.len() / 4;
-            let old = std::mem::replace(
-                &mut self.buckets,
-                vec![Bucket::default(); more].into_boxed_slice(),
-            );
-            self.len = 0;
-            for b in &old {
-                for slot in 0..SLOTS as u32 {
-                    if b.used & 1 << slot != 0 {
-                        self.put(rehash(b.id(slot)), b.id(slot));
-                    }
+            self.resize(self.buckets.len() + 1 + self.buckets.len() / 4, rehash);
+        }
+        self.put(hash, id);
+    }
+
+    fn resize(&mut self, buckets: usize, rehash: impl Fn(Id) -> u64) {
+        let new = vec![Bucket::default(); buckets].into_boxed_slice();
+        let old = std::mem::replace(&mut self.buckets, new);
+        self.len = 0;
+        for b in &old {
+            for slot in 0..SLOTS as u32 {
+                if b.used & 1 << slot != 0 {
+                    self.put(rehash(b.id(slot)), b.id(slot));
                 }
             }
         }
-        self.put(hash, id);
     }
 
     fn put(&mut self, hash: u64, id: Id) {

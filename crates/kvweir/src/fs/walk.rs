@@ -338,7 +338,7 @@ impl Walk<'_> {
                         trailer: stat.len == whole,
                         id: None,
                         bad: ns == 0 && !right && leaf != Leaf::Extent,
-                        key: key.filter(|_| ns == 0),
+                        key: key.filter(|_| ns == 0 && self.want_keys),
                     });
                 }
                 _ => self.count_foreign(&path, out)?,

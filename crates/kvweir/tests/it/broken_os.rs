@@ -1,5 +1,5 @@
-//! Breakage by the operating system itself: a frozen file system, one that turned read-only, a file that cannot be
-//! removed, no file descriptors. Where this process may not break something, the test says so and passes.
+//! Breakage by the operating system itself: a frozen file system, one that turned read-only, a quota that runs out, a
+//! file that cannot be removed, no file descriptors. Where this process may not break something, the test says so and passes.
 
 use std::{
     path::{Path, PathBuf},
@@ -61,6 +61,102 @@ impl Drop for Ext4 {
     fn drop(&mut self) {
         runs("umount", &["-l"], &self.at());
     }
+}
+
+/// A btrfs file system in a file, with a quota on its directory `kv`: one that root may not exceed either.
+struct Quota {
+    dir: tempfile::TempDir,
+}
+
+impl Quota {
+    fn new(bytes: u64) -> Option<Self> {
+        let fs = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let (image, at) = (fs.dir.path().join("image"), fs.dir.path().join("at"));
+        std::fs::create_dir(&at).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        let made = runs("mkfs.btrfs", &["-q", "-f"], &image)
+            && runs("mount", &["-o", "loop", image.to_str().unwrap()], &at)
+            && runs("btrfs", &["-q", "quota", "enable"], &at)
+            && runs("btrfs", &["-q", "subvolume", "create"], &fs.kv());
+        (made && fs.allow(bytes)).then_some(fs)
+    }
+
+    fn kv(&self) -> PathBuf {
+        self.dir.path().join("at/kv")
+    }
+
+    fn allow(&self, bytes: u64) -> bool {
+        // the first subvolume by its number: asked from inside, the change itself counts against the quota
+        let args = ["-q", "qgroup", "limit", &bytes.to_string(), "0/256"];
+        runs("btrfs", &args, &self.dir.path().join("at"))
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        runs("umount", &["-l"], &self.dir.path().join("at"));
+    }
+}
+
+#[test]
+fn a_quota_that_runs_out_is_a_full_device_and_a_raised_one_is_used_again() {
+    const ALLOWED: u64 = 6 << 20;
+    let Some(fs) = Quota::new(ALLOWED) else {
+        return skip("no btrfs with quotas can be made and mounted here");
+    };
+    let clock = Arc::new(ManualClock::new());
+    let settings = FsSettings {
+        max_bytes: Some(4 * BOUND),
+        ..FsSettings::new(fs.kv())
+    };
+    let b = FsBuilder::new(settings, ns("model"), LEN).clock(Arc::clone(&clock) as _);
+    let mut c = client(b);
+    store(&mut c, &keys(0..10));
+    // ten MiB of blocks: some go, so that others fit
+    let full = BlockOutcome::Failed(ErrorKind::Full);
+    for n in 1000..1800 {
+        let got = c.store(R, &[key(n)]);
+        assert!(got == [full] || got == [BlockOutcome::Stored], "{got:?}");
+        let s = c.tier.stats();
+        assert!(s.resident_bytes + s.reserved_bytes <= 4 * BOUND, "{s:?}");
+    }
+    let s = c.tier.stats();
+    assert!(s.resident_bytes <= ALLOWED + (1 << 20), "{s:?}");
+    let before = s.blocks;
+    // so little that the room of a block or two helps nobody
+    assert!(fs.allow(1 << 20));
+    for n in 2000..2010 {
+        assert_eq!(c.store(R, &[key(n)]), [full]);
+    }
+    let s = c.tier.stats();
+    assert_eq!(s.breaker_opened, 0, "nothing is wrong with the device");
+    assert!(
+        s.blocks > 200 && s.blocks + 10 > before,
+        "the cache is not emptied for nothing: {before} blocks, then {s:?}"
+    );
+    let held: Vec<_> = (1000..1800).filter(|&n| c.holds(&key(n))).take(20).collect();
+    assert_eq!(held.len(), 20);
+    for &n in &held {
+        assert!(c.lookup(&key(n), R));
+    }
+    let held: Vec<_> = held.into_iter().map(key).collect();
+    all_ok(&c.load(R, &held));
+    c.tier.on_request_finished(R, &[]);
+
+    assert!(fs.allow(8 * BOUND));
+    clock.advance(Duration::from_secs(31));
+    store(&mut c, &keys(5000..5600));
+    for k in keys(5000..5600) {
+        assert!(c.holds(&k));
+    }
+    let s = c.tier.stats();
+    assert_eq!(
+        (s.resident_bytes, s.reserved_bytes, s.pinned_blocks),
+        (du(&fs.kv()), 0, 0)
+    );
+    assert_eq!(temps(&fs.kv()), Vec::<PathBuf>::new());
 }
 
 /// A file system that takes no writes until this is dropped.

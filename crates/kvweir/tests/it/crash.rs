@@ -28,6 +28,9 @@ const ROOT: &str = "KVWEIR_TEST_ROOT";
 const SIZE: u64 = 48 << 20;
 /// A block with its trailer and two directories of its own.
 const EACH: u64 = FILE + 8192;
+/// Blocks of a store, and stores that the child has under way.
+const BLOCKS: u64 = 8;
+const OUTSTANDING: usize = 12;
 
 fn settings(root: &Path, bound: u64) -> FsSettings {
     FsSettings {
@@ -63,7 +66,7 @@ fn child() {
     let mut rng = Rng(seed);
     let mut jobs = HashMap::new();
     for n in 0u64.. {
-        let numbers: Vec<u64> = (0..8).map(|_| rng.below(range)).collect();
+        let numbers: Vec<u64> = (0..BLOCKS).map(|_| rng.below(range)).collect();
         let keys: Vec<Key> = numbers.iter().map(|&n| key(n)).collect();
         // some are used, so that recency changes
         if n % 3 == 0 {
@@ -80,7 +83,7 @@ fn child() {
             c.tier.on_request_finished(asked, &held);
         }
         jobs.insert(c.submit_store(RequestId(n), &keys), numbers);
-        if c.outstanding() >= 12 {
+        if c.outstanding() >= OUTSTANDING {
             c.collect();
         }
         for r in c.take_reports() {
@@ -207,6 +210,8 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
         }
         c.kills += 1;
         c.acknowledged += acked;
+        // what was stored and not told any more is more recent too
+        order += BLOCKS * OUTSTANDING as u64;
         // what lies there belongs to the account to the byte, and loads as it was stored
         let mut tier = client(FsBuilder::new(settings(&root, bound), ns("model"), LEN));
         let s = tier.tier.stats();

@@ -4,7 +4,10 @@
 //! |---|---|
 //! | `record.rs` | the format |
 //! | `write.rs` | [`Journal`]: appends, changes generation |
-//! | `read.rs` | [`replay`]: what a dead member owned; following a live one |
+//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
+//! | `replay.rs` | [`replay`]: what a dead member owned |
+//! | `merge.rs` | [`merge`]: the next snapshot |
+//! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
 //!
 //! Two files a generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
 //! what happened since. A `begin` precedes the making of directories and the publishing of a file, a `stored` follows;
@@ -12,14 +15,23 @@
 //! doubt: its leaf directory is looked at again, all else is known to the byte. Nothing is synced: the page cache
 //! outlives a process, and after a restart of the machine the tree is walked.
 
-pub(crate) mod read;
+mod blocks;
+mod follow;
+mod merge;
+mod read;
 pub(crate) mod record;
+mod replay;
+mod state;
 pub(crate) mod write;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use read::{Follower, Owned, Replayed, Step, Unusable, merge, replay};
+pub(crate) use blocks::Owned;
+pub(crate) use follow::{Follower, Step};
+pub(crate) use merge::merge;
+pub(crate) use read::{Unusable, files_of};
 pub(crate) use record::{DirCosts, Facts, units};
+pub(crate) use replay::{Replayed, replay};
 pub(crate) use write::{Journal, Resume, Snapshot};
 
 /// The directory, below a bounded root, of ledger, member locks and journals.

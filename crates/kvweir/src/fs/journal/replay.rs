@@ -1,0 +1,108 @@
+//! What a dead member owned ([`replay`]): known to the byte, but for the leaves in which something was under way.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    blocks::Owned,
+    path,
+    read::{Unusable, load},
+    state::State,
+    write::Resume,
+};
+use crate::{
+    fs::leaves::{LeafAt, Leaves},
+    io::Disk,
+};
+
+/// What a dead member owned.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    /// Names of the directories of the namespaces.
+    pub(crate) namespaces: Vec<String>,
+    /// Least recently used first; nothing of a leaf in doubt.
+    pub(crate) blocks: Vec<Owned>,
+    /// Leaves in which something was under way: to be looked at.
+    pub(crate) doubt: HashMap<LeafAt, Vec<Owned>, FixedState>,
+    /// Costs of directories in units of 512: leaves, first level, namespaces.
+    pub(crate) leaves: Leaves,
+    pub(crate) highs: HashMap<(u16, u32), u32, FixedState>,
+    pub(crate) tops: HashMap<u16, u32, FixedState>,
+    /// Where its journal goes on.
+    pub(crate) resume: Option<Resume>,
+    /// Files of the member that no longer count.
+    pub(crate) stale: Vec<PathBuf>,
+    /// Allocated bytes of those that do.
+    pub(crate) bytes: u64,
+}
+
+/// Reads what `member` owned when it died.
+pub(crate) fn replay(disk: &dyn Disk, root: &Path, member: u32, fs_block: u64) -> Result<Replayed, Unusable> {
+    let read = load(disk, root, member, fs_block, u32::MAX)?;
+    let counts = |p: &PathBuf| read.older.contains(p) || read.last.as_ref().is_some_and(|l| l.0 == *p);
+    let mut out = Replayed {
+        stale: read
+            .found
+            .iter()
+            .map(|&(s, g)| path(root, s, member, g))
+            .filter(|p| !counts(p))
+            .collect(),
+        bytes: read.older_bytes + read.last.as_ref().map_or(0, |l| l.1),
+        ..Replayed::default()
+    };
+    out.resume = read.last.map(|(_, _, header, len)| Resume {
+        header,
+        len,
+        older: read.older,
+        older_bytes: read.older_bytes,
+    });
+    read.state.into(&mut out);
+    Ok(out)
+}
+
+impl State {
+    fn into(self, out: &mut Replayed) {
+        for (_, place) in &self.open {
+            out.doubt.entry(*place).or_default();
+        }
+        let blocks = self.blocks.into_order();
+        if out.doubt.is_empty() {
+            out.blocks = blocks;
+        } else {
+            out.blocks.reserve(blocks.len());
+            for o in blocks {
+                match out.doubt.get_mut(&(o.namespace, o.fan, o.leaf)) {
+                    Some(d) => d.push(o),
+                    None => out.blocks.push(o),
+                }
+            }
+        }
+        // what was begun there and never told is known by its fingerprint alone
+        for (fp, (namespace, fan, leaf)) in self.open {
+            if let Some(d) = out.doubt.get_mut(&(namespace, fan, leaf))
+                && d.iter().all(|o| o.fp != fp)
+            {
+                d.push(Owned {
+                    fp,
+                    namespace,
+                    leaf,
+                    fan,
+                    trailer: true,
+                    bad: false,
+                    cost: 0,
+                    written_at: 0,
+                    key: None,
+                    used: u64::MAX,
+                });
+            }
+        }
+        out.namespaces = self.namespaces;
+        out.leaves = self.leaves;
+        out.highs = self.highs;
+        out.tops = self.tops;
+    }
+}
