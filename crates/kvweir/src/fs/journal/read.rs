@@ -154,10 +154,15 @@ fn load(disk: &dyn Disk, root: &Path, member: u32, fs_block: u64, upto: u32) -> 
             "generation {first} of member {member} is not whole"
         )));
     }
+    let newest = journals.last().copied();
     let mut last = None::<(PathBuf, u64, Header, u64)>;
     for generation in journals {
         let at = path(root, false, member, generation);
         let bytes = whole(disk, &at)?;
+        if bytes.len() < HEADER_BYTES && Some(generation) == newest && last.is_some() {
+            // it died as it made this one: records went to the one before
+            break;
+        }
         state.shelves.clear();
         let (header, len, _) = state
             .file(&bytes, member, generation, false)
