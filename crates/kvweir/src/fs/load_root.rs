@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     evict::RequestTag,
     io::pool::usable_cpus,
-    sync::lock,
+    sync::{lock, thread},
 };
 
 /// Loads what the member owns, and begins or goes on with its journal.
@@ -245,7 +245,7 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
     };
     let mut taken = Taken::default();
     if first {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let files = || {
                 dirs();
                 owned
@@ -253,7 +253,7 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
                     .for_each(|o| s.dirs.found_file(o.namespace, o.fan, o.leaf));
             };
             // without a thread it only takes longer
-            let beside = std::thread::Builder::new()
+            let beside = thread::Builder::new()
                 .name("kvweir-load".into())
                 .spawn_scoped(scope, files);
             for part in owned.chunks(1024) {
