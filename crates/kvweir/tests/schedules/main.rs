@@ -1,0 +1,12 @@
+//! The whole engine under a scheduler that a seed drives: every lock, atomic, wait and call to the disk is a point at
+//! which another thread may go on, and each run can be repeated. Built with `RUSTFLAGS="--cfg kvweir_shuttle"` only;
+//! how to run it is in CONTRIBUTING.md.
+
+#![cfg(kvweir_shuttle)]
+
+mod explore;
+mod journal;
+mod members;
+mod pins;
+mod sim;
+mod support;
