@@ -4,9 +4,15 @@
 
 #![cfg(kvweir_shuttle)]
 
+#[cfg(test)]
 mod explore;
+#[cfg(test)]
 mod journal;
+#[cfg(test)]
 mod members;
+#[cfg(test)]
 mod pins;
+#[cfg(test)]
 mod sim;
+#[cfg(test)]
 mod support;

@@ -25,16 +25,16 @@ fn a_pinned_block_is_loaded_whoever_evicts_and_whichever_request_ends() {
         let stores: Vec<_> = (0..3)
             .map(|n| c.submit_store(req(10 + n), &keys(20 + 2 * n..22 + 2 * n)))
             .collect();
-        let load = c.submit_load(req(1), &[mine.clone()]);
+        let load = c.submit_load(req(1), std::slice::from_ref(&mine));
         if rng.below(2) == 0 {
             // its pin has passed to the job
-            c.tier.on_request_finished(req(1), &[mine.clone()]);
+            c.tier.on_request_finished(req(1), std::slice::from_ref(&mine));
         }
         c.tier.on_request_finished(req(2), &[]);
         if rng.below(2) == 0 {
             pause(rng.below(20));
         }
-        let late = c.submit_load(req(3), &[mine.clone()]);
+        let late = c.submit_load(req(3), std::slice::from_ref(&mine));
         for n in 10..13 {
             c.tier.on_request_finished(req(n), &[]);
         }

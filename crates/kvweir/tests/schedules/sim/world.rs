@@ -49,7 +49,7 @@ struct Request {
     /// Copies to the accelerator that run.
     copies: Vec<Vec<Key>>,
     /// Copies from it: slots to be written.
-    stores: Vec<(Vec<Key>, Vec<(Key, SlotId)>)>,
+    stores: Vec<Vec<(Key, SlotId)>>,
 }
 
 /// What a run saw.
@@ -243,10 +243,9 @@ impl World {
         let Some(room) = self.m().prepare_store(&keys, RequestId(id)) else {
             return;
         };
-        let made: Vec<Key> = room.to_store.iter().map(|s| s.0.clone()).collect();
-        if !made.is_empty() {
+        if !room.to_store.is_empty() {
             let of = self.requests.get_mut(&id).unwrap();
-            of.stores.push((made, room.to_store));
+            of.stores.push(room.to_store);
         }
         if self.rng.below(2) == 0 {
             self.copy_ends();
@@ -260,7 +259,8 @@ impl World {
         let of = self.requests.get_mut(&id).unwrap();
         if let Some(done) = of.copies.pop() {
             self.m().complete_load(&done);
-        } else if let Some((keys, slots)) = of.stores.pop() {
+        } else if let Some(slots) = of.stores.pop() {
+            let keys = keys_of(&slots);
             let good = self.rng.below(8) > 0;
             for (k, slot) in slots.iter().filter(|_| good) {
                 let region = self.m().primary().region();
@@ -283,8 +283,8 @@ impl World {
             return;
         };
         of.copies.iter().for_each(|k| self.m().complete_load(k));
-        for (keys, _) in of.stores {
-            self.m().complete_store(&keys, RequestId(id), false);
+        for slots in of.stores {
+            self.m().complete_store(&keys_of(&slots), RequestId(id), false);
         }
         self.m().on_request_finished(RequestId(id), &of.keys);
     }
@@ -486,7 +486,7 @@ impl World {
                 let region = self.manager.as_ref().unwrap().primary().region();
                 let right = *region.read(slots[0]).unwrap() == *content(&k, LEN);
                 assert!(right, "the bytes of {k} are not its own (I2)");
-                self.m().complete_load(&[k.clone()]);
+                self.m().complete_load(std::slice::from_ref(&k));
             }
             self.m().on_request_finished(id, &[]);
             self.m().on_schedule_end();
@@ -508,6 +508,10 @@ impl World {
         self.counts.trace = self.trace;
         self.counts
     }
+}
+
+fn keys_of(slots: &[(Key, SlotId)]) -> Vec<Key> {
+    slots.iter().map(|s| s.0.clone()).collect()
 }
 
 /// Lets the engine's threads run.
