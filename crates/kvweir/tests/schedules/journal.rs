@@ -43,7 +43,7 @@ fn what_is_appended_while_the_journal_is_handed_over_is_there_after_a_restart() 
     explore(|seed| {
         let mut rng = Rng(seed);
         // with room for all, or with evictions
-        let bound = if rng.below(2) == 0 { bound(60) } else { bound(8) };
+        let bound = if rng.below(2) == 0 { bound(60) } else { bound(1) };
         let mut disk = disk();
         let mut c = open(&disk, bound);
         for round in 0..3 {

@@ -40,7 +40,7 @@ pub(crate) fn disk() -> SimDisk {
     SimDisk::new(Path::new(TOP), None)
 }
 
-/// A bound with room for so many blocks.
+/// A bound with room for so many blocks and some ten more.
 pub(crate) fn bound(blocks: u64) -> u64 {
     min_bound(LEN) + blocks * FILE
 }

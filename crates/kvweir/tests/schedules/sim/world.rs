@@ -90,7 +90,7 @@ impl World {
                 Place {
                     faults: FaultDisk::new(Arc::new(disk.clone())),
                     disk,
-                    bound: support::bound(8 + 16 * n + rng.below(8)),
+                    bound: support::bound(12 * n + rng.below(8)),
                     seen: Arc::default(),
                 }
             })
