@@ -2,11 +2,22 @@
 //! The state behind our locks is changed in steps that keep it valid, and a cache must go on missing rather than
 //! take the engine down (I10). Lock order, outermost first: directory stripe, tier core, job progress, completion
 //! queue, bell. A tier's breaker is locked alone, its list of jobs before their progress.
+//!
+//! Locks, atomics and threads of the engine come from here, so that a test can be the one who says who runs next: with
+//! `--cfg kvweir_shuttle` they are those of [`scheduled`], else the standard library's own.
 
-use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+#[cfg(kvweir_shuttle)]
+mod scheduled;
+
+use std::{sync::PoisonError, time::Duration};
+#[cfg(not(kvweir_shuttle))]
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard, OnceLock, atomic},
+    thread,
 };
+
+#[cfg(kvweir_shuttle)]
+pub(crate) use scheduled::{Condvar, Mutex, MutexGuard, OnceLock, atomic, thread};
 
 /// Locks `m`, also when another thread panicked while holding it.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,7 +4,8 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use kvweir::{
     evict::{Order, PolicyKind},
-    fs::BounceMode,
+    fs::{BounceMode, Layout},
+    io::engine::EngineKind,
 };
 
 use super::{

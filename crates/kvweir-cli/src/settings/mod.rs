@@ -20,7 +20,8 @@ use std::{
 pub(crate) use flags::Flags;
 use kvweir::{
     evict::{Order, PolicyKind},
-    fs::BounceMode,
+    fs::{BounceMode, Layout},
+    io::engine::EngineKind,
 };
 pub(crate) use origin::{Origin, Raw, SettingError, Shape};
 use table::Setting;

@@ -80,6 +80,8 @@ fn distance(a: &str, b: &str) -> usize {
 const SIZE: &str = "bytes as a number (65536) or a string with a unit (64KiB, 1.5GiB, 500MB)";
 const POLICIES: &str = "lru, arc, s3fifo";
 const BOUNCES: &str = "auto, always, never";
+const LAYOUTS: &str = "auto, fs, pack";
+const ENGINES: &str = "threads, io_uring";
 const SWITCH: &str = "true or false";
 const WORK: &str = "Workload";
 const PRIMARY: &str = "Primary tier";
@@ -144,6 +146,9 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     bounce "bounce" Word = "auto", TIER, BOUNCES,
         "Load through a buffer of the tier, so that a load that hangs can be given up; auto: on network file systems";
     read_only "read-only" Switch = "false", TIER, SWITCH, "Change nothing below the root: load, and store nothing";
+    layout "layout" Word = "fs", TIER, LAYOUTS,
+        "How new blocks are laid out: a file each, packed into large files, or auto: packed where that suits";
+    engine "engine" Word = "threads", TIER, ENGINES, "Who moves packed blocks";
     backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold stores back from a tier that cannot keep up";
     backpressure_policy "backpressure-policy" Word = "throttled_drop", PRESSURE, "drop, throttled_drop",
         "Which stores to drop under pressure";

@@ -1,12 +1,12 @@
 //! Buffers between a file system that may hang and the engine's memory. A load into one can be given up at any moment:
 //! whatever the file system still writes lands in memory of ours (I5). Costs one copy a block.
 
-use std::{fmt, io, str::FromStr, sync::Mutex};
+use std::{fmt, io, str::FromStr};
 
 use crate::{
     error::{Error, Result},
     io::PageBuffer,
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// Whether loads go through a buffer of the tier.

@@ -2,7 +2,7 @@
 //! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
 //! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
 
-use std::{collections::HashMap, io, path::Path, sync::Mutex};
+use std::{collections::HashMap, io, path::Path};
 
 use foldhash::fast::FixedState;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     io::{Disk, Stat},
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// Locks that share the first-level directories.

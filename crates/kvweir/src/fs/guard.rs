@@ -12,10 +12,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -34,7 +31,11 @@ use crate::{
     },
     metrics::{RefuseReason, TierStats},
     pressure::{Breaker, BreakerState},
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        lock,
+    },
     tier::{Direction, RequestId},
 };
 

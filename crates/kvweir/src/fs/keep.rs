@@ -5,10 +5,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,7 +23,14 @@ use super::{
     shared::Shared,
     trim::{shed, trim},
 };
-use crate::{clock::Instant, error::Result, sync::lock};
+use crate::{
+    clock::Instant,
+    error::Result,
+    sync::{
+        atomic::{AtomicU8, Ordering},
+        lock,
+    },
+};
 
 /// Between two visits.
 const TICK: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@
 use std::{
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Arc, Weak},
 };
 
 use super::{guard::Abandon, pins::Held, progress::Progress, shared::Shared};
@@ -20,7 +20,7 @@ use crate::{
         pool::{Class, Pool, Work, Worker},
     },
     metrics::RefuseReason,
-    sync::lock,
+    sync::{Mutex, OnceLock, lock},
     tier::{Direction, JobId, Report, RequestId},
 };
 

@@ -6,7 +6,7 @@ use std::{
     io,
     ops::Range,
     path::Path,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
 };
 
 use super::{
@@ -30,7 +30,7 @@ use crate::{
         pool::{Work, Worker},
     },
     metrics::{EvictReason, RefuseReason},
-    sync::lock,
+    sync::{Mutex, lock},
     tier::{BlockOutcome, Direction, LoadBlock, RequestId, Verified},
 };
 

@@ -27,7 +27,7 @@ use crate::{
     error::{Error, Result},
     evict::RequestTag,
     io::pool::usable_cpus,
-    sync::lock,
+    sync::{lock, thread},
 };
 
 /// Loads what the member owns, and begins or goes on with its journal.
@@ -246,7 +246,7 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
     };
     let mut taken = Taken::default();
     if first {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let files = || {
                 dirs();
                 let mut files = Leaves::default();
@@ -258,7 +258,7 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
                     .for_each(|(ns, high, leaf, row)| s.dirs.found_files(ns, high, leaf, row));
             };
             // without a thread it only takes longer
-            let beside = std::thread::Builder::new()
+            let beside = thread::Builder::new()
                 .name("kvweir-load".into())
                 .spawn_scoped(scope, files);
             lock(&s.core).index.reserve(owned.len());

@@ -188,7 +188,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         host: host_name(),
         ..old
     };
-    let incarnation = entry.incarnation;
+    let (incarnation, lease) = (entry.incarnation, entry.lease);
     if let Some(m) = page.member_mut(number) {
         *m = Some(entry);
     }
@@ -200,7 +200,8 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
     }
     let start = match () {
         () if walk => Start::Walk,
-        () if dead_own.is_some() => Start::Replay,
+        // without a lease it held nothing: it died before it had a journal
+        () if dead_own.is_some() && lease > 0 => Start::Replay,
         () => Start::Fresh,
     };
     if start != Start::Replay {

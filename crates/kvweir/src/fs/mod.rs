@@ -53,7 +53,6 @@ mod whose;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -81,7 +80,7 @@ use crate::{
     },
     metrics::TierStats,
     namespace::Namespace,
-    sync::{Bell, lock},
+    sync::{Bell, lock, thread::JoinHandle},
     tier::{JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
 };
 

@@ -2,16 +2,7 @@
 //! What is quickly done is done before the tier opens; a walk or a large trim goes on while it serves. Until it ends
 //! no store is admitted.
 
-use std::{
-    io,
-    path::Path,
-    sync::{
-        Arc, Condvar, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
     bounce::Bounce,
@@ -39,7 +30,13 @@ use crate::{
     metrics::EvictReason,
     namespace::Namespace,
     pack::Pack,
-    sync::{Bell, lock, wait_while},
+    sync::{
+        Bell, Condvar, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+        lock,
+        thread::{self, JoinHandle},
+        wait_while,
+    },
 };
 
 /// Trims of at most this many blocks are done before the tier opens.
@@ -263,7 +260,7 @@ fn keep(shared: &Arc<Shared>, j: Joined) -> Result<(JoinHandle<()>, Arc<End>)> {
         other_walks: false,
         ledger_told: false,
     };
-    let thread = std::thread::Builder::new()
+    let thread = thread::Builder::new()
         .name("kvweir-keeper".into())
         .spawn(move || keeper.run())
         .map_err(|e| Error::io("start the keeper", "thread", e))?;

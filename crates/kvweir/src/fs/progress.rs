@@ -5,16 +5,12 @@
 //! Whether a job was reported is decided here, under one lock: a worker that comes back late learns that it may
 //! neither touch the caller's memory nor publish (I4, I5).
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use crate::{
     clock::Instant,
     error::ErrorKind,
-    sync::lock,
+    sync::{Mutex, lock},
     tier::{BlockOutcome, Direction, JobId, Report},
 };
 

@@ -4,10 +4,7 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Condvar, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -34,7 +31,11 @@ use crate::{
     metrics::{EvictReason, RefuseReason},
     namespace::{Namespace, dir_seed},
     pack::Pack,
-    sync::{Bell, lock},
+    sync::{
+        Bell, Condvar, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        lock,
+    },
     tier::{Direction, Report, RequestId},
 };
 

@@ -6,7 +6,7 @@ use std::{
     io,
     ops::Range,
     path::Path,
-    sync::{Arc, Mutex, Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -33,7 +33,7 @@ use crate::{
         pool::{Work, Worker},
     },
     metrics::{EvictReason, RefuseReason},
-    sync::{lock, wait_while},
+    sync::{Mutex, lock, wait_while},
     tier::{BlockOutcome, Direction, RequestId, StoreBlock},
 };
 

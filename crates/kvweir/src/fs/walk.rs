@@ -6,10 +6,6 @@ use std::{
     collections::HashSet,
     io,
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
 };
 
 use super::{
@@ -33,7 +29,11 @@ use crate::{
         round_up,
     },
     namespace::dir_seed,
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        lock, thread,
+    },
 };
 
 /// A block file found.
@@ -170,7 +170,7 @@ impl Walk<'_> {
         }
         let next = AtomicUsize::new(0);
         let all = Mutex::new((survey, None));
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let work = || {
                 let mut mine = Survey::default();
                 let mut failed = None;
@@ -188,7 +188,7 @@ impl Walk<'_> {
             };
             for n in 1..self.threads.min(tasks.len()) {
                 // fewer helpers than asked for is only slower
-                let _ = std::thread::Builder::new()
+                let _ = thread::Builder::new()
                     .name(format!("kvweir-walk-{n}"))
                     .spawn_scoped(scope, work);
             }

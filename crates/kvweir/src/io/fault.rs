@@ -8,10 +8,7 @@ mod tests;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     path::{Path, PathBuf},
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,7 +16,11 @@ use super::{
     PageBuffer,
     disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
 };
-use crate::sync::{Bell, lock, wait, wait_while};
+use crate::sync::{
+    Bell, Condvar, Mutex,
+    atomic::{AtomicU64, Ordering},
+    lock, wait, wait_while,
+};
 
 /// ENOSPC.
 const FULL: i32 = 28;

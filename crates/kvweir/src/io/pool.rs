@@ -8,11 +8,7 @@ use std::{
     fmt, io,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,7 +19,13 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    sync::{lock, wait, wait_while},
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        lock,
+        thread::{Builder, JoinHandle},
+        wait, wait_while,
+    },
 };
 
 /// A batch is not shared out into more parts than this.
@@ -177,7 +179,7 @@ impl Pool {
                 engine: engines.engine(),
             };
             let shared = Arc::clone(&pool.shared);
-            let worker = std::thread::Builder::new()
+            let worker = Builder::new()
                 .name(format!("{name}-{i}"))
                 .spawn(move || {
                     be_patient();

@@ -10,14 +10,14 @@ use std::{
     collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use super::{
     disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
     round_up,
 };
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// The unit of allocation.
 const BLOCK: u64 = 4096;
@@ -279,7 +279,7 @@ impl SimDisk {
         }
     }
 
-    fn tree(&self) -> io::Result<std::sync::MutexGuard<'_, Tree>> {
+    fn tree(&self) -> io::Result<MutexGuard<'_, Tree>> {
         let mut t = lock(&self.0);
         t.step(self.1)?;
         Ok(t)

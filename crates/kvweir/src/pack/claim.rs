@@ -3,14 +3,7 @@
 //! holds. An extent that cannot be used (another block length, another namespace, damaged) is given up like a file
 //! that is no block.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use super::{
     Pack,
@@ -28,7 +21,11 @@ use crate::{
     },
     io::{disk::read_all_at, pool::usable_cpus},
     metrics::EvictReason,
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        lock, thread,
+    },
 };
 
 /// Bytes of a table read at once.
@@ -64,7 +61,7 @@ impl Shared {
         let jobs: Vec<_> = mine.into_iter().zip(numbers).collect();
         let at = AtomicUsize::new(0);
         let out = Mutex::new((Vec::new(), Vec::new()));
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let work = || {
                 while let Some(((nonce, ids), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
                     let read = match *ids {
@@ -82,7 +79,7 @@ impl Shared {
             };
             for n in 1..usable_cpus().min(jobs.len()) {
                 // without helpers it only takes longer
-                let _ = std::thread::Builder::new()
+                let _ = thread::Builder::new()
                     .name(format!("kvweir-claim-{n}"))
                     .spawn_scoped(scope, work);
             }

@@ -5,10 +5,7 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt, io,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use foldhash::fast::FixedState;
@@ -20,7 +17,11 @@ use super::{
 use crate::{
     evict::Id,
     io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up},
-    sync::lock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+        lock,
+    },
     tier::RequestId,
 };
 

@@ -1,13 +1,7 @@
 //! Slots for a store: free ones, then a new extent while the bound has room for one, then evicted ones. Blocks that have
 //! files of their own go before packed ones: what they cost becomes extents.
 
-use std::{
-    io,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{io, sync::Arc};
 
 use super::{
     Pack,
@@ -30,7 +24,11 @@ use crate::{
         disk::{OpenMode, write_all_at},
     },
     metrics::{EvictReason, RefuseReason},
-    sync::lock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+        lock,
+    },
     tier::RequestId,
 };
 

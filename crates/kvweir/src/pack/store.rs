@@ -2,12 +2,7 @@
 //! else? then nothing is written. The others get slots, in runs; of each run the old records are taken away, the blocks
 //! written with one operation, and their new records with one more; only then they are hits (I2, I6).
 
-use std::{
-    collections::VecDeque,
-    io,
-    ops::Range,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{collections::VecDeque, io, ops::Range, sync::Arc};
 
 use super::{
     Pack,
@@ -27,7 +22,7 @@ use crate::{
         pool::Worker,
     },
     metrics::RefuseReason,
-    sync::lock,
+    sync::{atomic::Ordering, lock},
     tier::BlockOutcome,
 };
 

@@ -27,6 +27,8 @@ mod fs_restart;
 #[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
+mod handover;
+#[cfg(test)]
 mod matrix;
 #[cfg(test)]
 mod model;

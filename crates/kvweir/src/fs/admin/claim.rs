@@ -9,7 +9,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     io::{Disk, DiskFile, disk::OpenMode},
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// The right to change a root: no engine that has a bound holds it, and none can open it until this is dropped.

@@ -4,7 +4,6 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Mutex,
     time::Duration,
 };
 
@@ -23,7 +22,7 @@ use super::{
 use crate::{
     error::{Error, IoClass, Result, classify},
     io::disk::FileKind,
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// What to collect beside temporaries and empty directories.

@@ -10,10 +10,6 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -37,7 +33,11 @@ use crate::{
         disk::{OpenMode, read_full, write_full},
         round_up,
     },
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+        lock,
+    },
 };
 
 /// Memory that all threads together read into, unless one block is larger.

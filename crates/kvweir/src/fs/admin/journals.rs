@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use foldhash::fast::FixedState;
@@ -26,7 +25,7 @@ use crate::{
     block::Fingerprint,
     error::{Error, Result},
     io::boot_id,
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// Directories of blocks without file that are told.

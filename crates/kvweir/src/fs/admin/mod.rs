@@ -43,7 +43,7 @@ mod verify;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::Arc,
 };
 
 use serde::Serialize;
@@ -69,7 +69,7 @@ use crate::{
     clock::{Clock, SystemClock},
     error::{Error, Result},
     io::{Disk, OsDisk, pool::usable_cpus},
-    sync::lock,
+    sync::{Mutex, atomic::AtomicBool, lock},
 };
 
 /// A root to look after.

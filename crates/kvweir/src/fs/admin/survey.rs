@@ -5,7 +5,6 @@ use std::{
     collections::BTreeMap,
     io::IoSliceMut,
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use super::{
@@ -19,7 +18,7 @@ use super::{
 use crate::{
     error::Result,
     io::{Disk, disk::OpenMode},
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// Files of each namespace whose trailers are looked at.

@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use foldhash::fast::FixedState;
@@ -17,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, IoClass, Result, classify},
     io::round_up,
-    sync::lock,
+    sync::{Mutex, lock},
 };
 
 /// What a trim did, or would do.

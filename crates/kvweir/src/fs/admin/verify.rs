@@ -5,10 +5,6 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
 };
 
 use serde::Serialize;
@@ -24,7 +20,11 @@ use super::{
 use crate::{
     error::{Error, IoClass, Result, classify},
     io::PageBuffer,
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+        lock,
+    },
 };
 
 /// What may be wrong.

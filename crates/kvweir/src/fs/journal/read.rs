@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{STATE_DIR, parse_name, path, record::Header, state::State};
+use super::{
+    STATE_DIR, parse_name, path,
+    record::{HEADER_BYTES, Header},
+    state::State,
+};
 use crate::io::{
     Disk, DiskFile,
     disk::{OpenMode, read_all_at},
@@ -108,10 +112,15 @@ pub(super) fn load(
             "generation {first} of member {member} is not whole"
         )));
     }
+    let newest = journals.last().copied();
     let mut last = None::<(PathBuf, u64, Header, u64)>;
     for generation in journals {
         let at = path(root, false, member, generation);
         let mut bytes = Window::open(disk, &at)?;
+        if bytes.len()? < HEADER_BYTES as u64 && Some(generation) == newest && last.is_some() {
+            // it died as it made this one: records went to the one before
+            break;
+        }
         state.shelves.clear();
         let (header, len, _) =
             state

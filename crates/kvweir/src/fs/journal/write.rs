@@ -5,10 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use foldhash::fast::FixedState;
@@ -25,7 +22,11 @@ use crate::{
         disk::{OpenMode, write_all_at},
         round_up,
     },
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        lock,
+    },
 };
 
 /// Hashes in one touch record.

@@ -12,6 +12,7 @@ use crate::{
     error::ErrorKind,
     events::{Event, EventKind},
     io::{Region, region::SlotId},
+    sync::thread,
     tier::{
         BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob,
         Tier,
@@ -266,7 +267,7 @@ impl<T: Tier + ?Sized> Client<T> {
                 return self.reports.swap_remove(at);
             }
             if n < 100 {
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
                 pause();
             }
@@ -358,5 +359,5 @@ impl<T: Tier + ?Sized> Client<T> {
 
 /// Lets the tier's threads run for a moment.
 fn pause() {
-    std::thread::park_timeout(Duration::from_millis(1));
+    thread::park_timeout(Duration::from_millis(1));
 }

@@ -1,0 +1,151 @@
+//! What the tests share: a disk in memory, a tier on it, what must be so when all is quiet.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use kvweir::{
+    Key,
+    clock::ManualClock,
+    fs::{FsBuilder, FsSettings, FsTier, min_bound},
+    io::{Disk, pool::PoolSize, sim::SimDisk},
+    namespace::{Identity, Namespace},
+    tier::{RequestId, Tier, conformance::Client},
+};
+
+pub(crate) const LEN: usize = 4096;
+/// Bytes of a file of ours, its directories included.
+pub(crate) const FILE: u64 = LEN as u64 + 3 * 4096;
+pub(crate) const TOP: &str = "/sim";
+pub(crate) const ROOT: &str = "/sim/kv";
+
+pub(crate) type Fs = Client<FsTier>;
+
+pub(crate) fn ns(model: &str) -> Namespace {
+    Namespace::new(&Identity {
+        model_name: model.into(),
+        ..Identity::default()
+    })
+    .unwrap()
+}
+
+pub(crate) fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
+    range.map(kvweir::tier::conformance::key).collect()
+}
+
+pub(crate) fn key(n: u64) -> Key {
+    kvweir::tier::conformance::key(n)
+}
+
+/// A disk with the directory above the root.
+pub(crate) fn disk() -> SimDisk {
+    SimDisk::new(Path::new(TOP), None)
+}
+
+/// A bound with room for so many blocks and some ten more.
+pub(crate) fn bound(blocks: u64) -> u64 {
+    min_bound(LEN) + blocks * FILE
+}
+
+pub(crate) fn settings(bound: u64) -> FsSettings {
+    FsSettings {
+        max_bytes: Some(bound),
+        events: true,
+        pool: PoolSize::new(1, 2),
+        ..FsSettings::new(ROOT)
+    }
+}
+
+pub(crate) fn builder(disk: impl Disk + 'static, clock: &Arc<ManualClock>, bound: u64) -> FsBuilder {
+    FsBuilder::new(settings(bound), ns("model"), LEN)
+        .disk(Arc::new(disk))
+        .clock(Arc::clone(clock) as _)
+        .boot_id([1; 16])
+        .walk_patience(Duration::from_secs(60))
+}
+
+pub(crate) fn client(b: FsBuilder) -> Fs {
+    Client::new(Box::new(b.open().unwrap()), 32, LEN)
+}
+
+pub(crate) fn open(disk: &SimDisk, bound: u64) -> Fs {
+    client(builder(disk.clone(), &Arc::default(), bound))
+}
+
+/// Stores `keys`, all of which must be held then, and ends the request.
+pub(crate) fn store(c: &mut Fs, keys: &[Key]) {
+    let req = RequestId(999);
+    let outcomes = c.store(req, keys);
+    assert!(outcomes.iter().all(|o| o.is_ok()), "{outcomes:?}");
+    c.tier.on_request_finished(req, &[]);
+}
+
+/// Lets the engine's threads run for `ms` turns.
+pub(crate) fn pause(ms: u64) {
+    kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
+}
+
+/// Until `good`; the clock goes on meanwhile.
+pub(crate) fn soon(what: &str, clock: &ManualClock, mut good: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if good() {
+            return;
+        }
+        clock.advance(Duration::from_millis(50));
+        pause(50);
+    }
+    panic!("it does not come to that: {what}");
+}
+
+/// Which of the first `n` keys are held.
+pub(crate) fn held(c: &mut Fs, n: u64) -> Vec<u64> {
+    (0..n).filter(|&k| c.holds(&key(k))).collect()
+}
+
+/// Nothing runs: no pins and reservations, the account is what lies there, and no byte was ever above the bound
+/// (I1, I3); the events tell what is held (I7).
+pub(crate) fn quiet(c: &mut Fs, disk: &SimDisk, bound: u64, n: u64) {
+    c.wait_all();
+    let mut last = (0, 0, 0);
+    for _ in 0..200 {
+        let s = c.tier.stats();
+        assert_eq!(s.pinned_blocks, 0, "pins without a request (I3)");
+        last = (s.resident_bytes, s.reserved_bytes, disk.du(Path::new(ROOT)));
+        if (last.0, last.1) == (last.2, 0) {
+            break;
+        }
+        pause(10);
+    }
+    assert_eq!((last.0, last.1), (last.2, 0), "account, reserved and du (I1)");
+    within(disk, bound);
+    let held: Vec<Key> = held(c, n).into_iter().map(key).collect();
+    let told = c.replay_events();
+    for k in keys(0..n) {
+        assert_eq!(
+            told.contains(&k),
+            held.contains(&k),
+            "event and lookup of {k} (I7)"
+        );
+    }
+}
+
+/// The most that ever lay below the root is within its bound (I1).
+pub(crate) fn within(disk: &SimDisk, bound: u64) {
+    let (peak, _) = disk.bytes();
+    assert!(peak <= bound, "{peak} bytes of {bound} (I1)");
+}
+
+/// A small seeded generator.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
