@@ -11,6 +11,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::outcome::{Latency, Measure};
 
+/// Longer times count as this: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
 /// When a phase has done enough.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Amount {
@@ -89,7 +92,7 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
-            times: Histogram::new(3)?,
+            times: Histogram::new_with_max(LONGEST_NS, 3)?,
             jobs: 0,
             bytes: 0,
         })
@@ -147,4 +150,31 @@ fn curve(h: &Histogram<u64>) -> Vec<(f64, f64)> {
 fn cpu_seconds() -> f64 {
     let t = clock_gettime(ClockId::ProcessCPUTime);
     t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_kept_to_a_thousandth_and_joined() {
+        let (mut a, mut b) = (Meter::new().unwrap(), Meter::new().unwrap());
+        for ms in 1..=99 {
+            a.add(Duration::from_millis(ms), 10);
+        }
+        b.add(Duration::from_secs(9000), 5);
+        a.join(&b).unwrap();
+        let spent = Spent {
+            seconds: 2.0,
+            cpu_s: 0.5,
+        };
+        let m = a.measure("store", "tier", spent, 1 << 30);
+        assert_eq!((m.jobs, m.bytes, m.cpu_s_per_gib), (100, 995, 0.5));
+        let near = |is: f64, ms: f64| (is / 1e3 / ms - 1.0).abs() < 0.002;
+        assert!(
+            near(m.latency.p50_us, 50.0) && near(m.latency.p90_us, 90.0),
+            "{m:?}"
+        );
+        assert!(near(m.latency.max_us, 3_600_000.0), "an hour at most");
+    }
 }
