@@ -5,10 +5,12 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the cases and their rounds |
+//! | `age.rs` | tiers that fill, are full, were written over; loads beside stores |
 //! | `side.rs` | who is measured |
 //! | `peer.py` | tiers of Python, each in a process of its own |
 //! | `tell.rs` | tables, ratios against targets, JSON |
 
+mod age;
 mod side;
 mod tell;
 
@@ -93,13 +95,6 @@ const fn case(name: &'static str, block_kib: usize, blocks: u32, store_batch: u3
         load_batch,
     }
 }
-
-/// Bound of a tier that never evicts.
-const NO_BOUND: u64 = 1 << 44;
-/// How many times its bound is written to the churned tier.
-const CHURN: u64 = 20;
-/// Store jobs under way beside loads.
-const BESIDE: usize = 16;
 
 pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     let dir = args
@@ -216,13 +211,25 @@ impl Contest<'_> {
         seen
     }
 
-    fn ours<'s>(&mut self, region: &Region, block_kib: usize, verify: &[bool]) -> Result<Sides<'s>> {
+    /// A bound with room for all that a side stores in `times` times the rounds, whatever the layout.
+    fn room(&self, region: &Region, times: u64) -> u64 {
+        let block = region.block_len() as u64 + (12 << 10);
+        (1 << 30) + self.rounds * times * u64::from(region.num_slots() / 2) * block
+    }
+
+    fn ours<'s>(
+        &mut self,
+        region: &Region,
+        block_kib: usize,
+        verify: &[bool],
+        bound: u64,
+    ) -> Result<Sides<'s>> {
         let mut sides: Sides<'s> = Vec::new();
         for layout in self.layouts(block_kib) {
             for &verify in verify {
                 let settings = FsSettings {
                     verify,
-                    ..self.settings(layout, NO_BOUND)
+                    ..self.settings(layout, bound)
                 };
                 let name = if verify { "" } else { ", checksums off" };
                 let side = Ours::new(settings, region, self.clock)?;
@@ -233,12 +240,12 @@ impl Contest<'_> {
     }
 
     /// Opens the tiers of the peers; one that cannot is told and left out from now on.
-    fn open_peers(&mut self, region: &Region, memory: &Path) -> Vec<(String, Peer)> {
+    fn open_peers(&mut self, region: &Region, memory: &Path, bound: u64) -> Vec<(String, Peer)> {
         let mut open = Vec::new();
         for (name, mut peer) in std::mem::take(&mut self.peers) {
             self.made += 1;
             let root = self.dir.join(format!("{name}-{}", self.made));
-            match peer.open(&root, memory, region, NO_BOUND) {
+            match peer.open(&root, memory, region, bound) {
                 Ok(()) => {
                     self.told.about(&name, &peer.about);
                     open.push((name, peer));
@@ -280,8 +287,9 @@ impl Contest<'_> {
     fn sizes(&mut self, number: u64, case: Case) -> Result<()> {
         let blocks = self.blocks(case.blocks);
         let (region, memory) = self.region(case.block_kib, blocks)?;
-        let mut peers = self.open_peers(&region, &memory);
-        let mut sides = self.ours(&region, case.block_kib, &[true, false])?;
+        let room = self.room(&region, 1);
+        let mut peers = self.open_peers(&region, &memory, room);
+        let mut sides = self.ours(&region, case.block_kib, &[true, false], room)?;
         let raw = Raw::new(
             &self.dir.join(format!("raw-{number}")),
             blocks,
@@ -377,130 +385,6 @@ impl Contest<'_> {
                 self.told.rows.last().map_or("", |r| &r.case)
             ));
         }
-        Ok(())
-    }
-
-    /// Ours alone: a tier that fills, one at its bound, and one that was written over.
-    fn bound(&mut self) -> Result<()> {
-        let (block_kib, blocks) = (64, self.blocks(1024));
-        let (region, _) = self.region(block_kib, blocks)?;
-        // the blocks of a round and half as many, with trailers and directories
-        let bound = u64::from(blocks) * ((block_kib as u64) << 10) * 6 / 5 * 3 / 2 + (16 << 20);
-        for layout in self.layouts(block_kib) {
-            let mut sides: Sides<'_> = Vec::new();
-            for (name, bound, times) in [
-                ("filling", NO_BOUND, 0),
-                ("full", bound, 2),
-                ("churned", bound, CHURN),
-            ] {
-                let settings = self.settings(layout, bound);
-                let mut side = Ours::new(settings, &region, self.clock)?;
-                let written = u64::from(blocks) * region.block_len() as u64;
-                for round in 0..(times * bound).checked_div(written).unwrap_or(0).min(10_000) {
-                    if times == 0 {
-                        break;
-                    }
-                    let salt = salt(self.args.seed, 100, round);
-                    side.store(whole(salt, blocks, 0, 16))?;
-                }
-                sides.push((format!("kvweir {layout} {name}"), Box::new(side)));
-            }
-            let bytes = region.block_len() as u64 * u64::from(blocks);
-            let mut rows: Vec<Row> = Vec::new();
-            for op in ["store, 16 a job", "load, 64 a job"] {
-                rows.extend(
-                    sides
-                        .iter()
-                        .map(|(who, _)| Row::new("bound, 64 KiB", op, who, bytes)),
-                );
-            }
-            for round in 0..self.rounds {
-                let salt = salt(self.args.seed, 101, round);
-                Self::fill(&region, salt)?;
-                for op in 0..2 {
-                    for turn in 0..sides.len() {
-                        let who = (turn + round as usize) % sides.len();
-                        let at = op * sides.len() + who;
-                        let Some((name, side)) = sides.get_mut(who) else {
-                            continue;
-                        };
-                        let took = if op == 0 {
-                            side.store(whole(salt, blocks, 0, 16))?
-                        } else {
-                            Self::clear(&region)?;
-                            let took = side.load(whole(salt, blocks, blocks, 64))?;
-                            Self::compare(&region, name)?;
-                            took
-                        };
-                        rows.get_mut(at).context("a row a side")?.add(took);
-                    }
-                }
-            }
-            self.end(sides, rows, Vec::new())?;
-        }
-        Ok(())
-    }
-
-    /// Loads of 16 blocks, one at a time, alone and beside stores that never end.
-    fn beside(&mut self) -> Result<()> {
-        let (block_kib, blocks, batch) = (64, self.blocks(1024), 16);
-        let (region, memory) = self.region(block_kib, blocks)?;
-        let mut peers = self.open_peers(&region, &memory);
-        let mut sides = self.ours(&region, block_kib, &[true])?;
-        sides.extend(
-            peers
-                .iter_mut()
-                .map(|(n, p)| (n.clone(), Box::new(p) as Box<dyn Side>)),
-        );
-        let bytes = region.block_len() as u64 * u64::from(blocks);
-        let mut rows: Vec<Row> = Vec::new();
-        for op in ["load alone, 16 a job", "load beside stores, 16 a job"] {
-            rows.extend(
-                sides
-                    .iter()
-                    .map(|(who, _)| Row::new("beside stores, 64 KiB", op, who, bytes)),
-            );
-        }
-        let mut failed = Vec::new();
-        for round in 0..self.rounds {
-            let salts = [200, 201].map(|case| salt(self.args.seed, case, round));
-            let [held, fresh] = salts;
-            Self::fill(&region, held)?;
-            for turn in 0..sides.len() {
-                let who = (turn + round as usize) % sides.len();
-                let Some((name, side)) = sides.get_mut(who) else {
-                    continue;
-                };
-                if failed.iter().any(|(f, _): &(String, String)| f == name) {
-                    continue;
-                }
-                let load = Work {
-                    depth: 1,
-                    ..whole(held, blocks, blocks, batch)
-                };
-                let store = Work {
-                    depth: BESIDE,
-                    ..whole(fresh, blocks, 0, batch)
-                };
-                let both = side.store(whole(held, blocks, 0, batch)).and_then(|_| {
-                    let alone = side.load(load)?;
-                    let loads = (blocks / batch) as usize;
-                    Ok((alone, side.duel(store, load, loads)?))
-                });
-                let alone = match both {
-                    Ok((alone, beside)) => {
-                        Self::compare(&region, name)?;
-                        let row = rows.get_mut(sides.len() + who);
-                        row.context("a row a side")?.add(beside);
-                        Ok(alone)
-                    }
-                    Err(e) => Err(e),
-                };
-                Self::note(rows.get_mut(who), alone, &sides, who, &mut failed)?;
-            }
-        }
-        self.end(sides, rows, failed)?;
-        self.peers = peers;
         Ok(())
     }
 }

@@ -77,8 +77,11 @@ pub(super) struct Ours {
     next: u64,
 }
 
-/// A job that waits: its number, and its blocks' keys and slots.
-type Prepared = (u64, Vec<(Key, u32)>);
+/// Blocks of the prefix that one request stores, in several jobs.
+const PREFIX: u32 = 64;
+
+/// A job that waits: its number, its request, and its blocks' keys and slots.
+type Prepared = (u64, RequestId, Vec<(Key, u32)>);
 
 impl Ours {
     /// Opens the tier of `settings`.
@@ -101,28 +104,34 @@ impl Ours {
         })
     }
 
-    fn prepare(&mut self, w: Work) -> Result<Prepared> {
+    fn prepare(&mut self, w: Work, req: Option<RequestId>) -> Result<Prepared> {
         let keys = (0..w.blocks).map(|n| Ok((key(w.salt, u64::from(w.first + n))?, w.slot + n)));
         self.next += 1;
-        Ok((self.next, keys.collect::<Result<_>>()?))
+        let req = req.unwrap_or(RequestId(self.next));
+        Ok((self.next, req, keys.collect::<Result<_>>()?))
     }
 
-    fn jobs(&mut self, w: Work) -> Result<VecDeque<Prepared>> {
+    fn jobs(&mut self, w: Work, is_load: bool) -> Result<VecDeque<Prepared>> {
+        self.next += u64::from(w.blocks);
+        let first = self.next;
         let starts = (0..w.blocks).step_by(w.batch as usize);
         starts
             .map(|n| {
-                self.prepare(Work {
+                let of = Work {
                     first: w.first + n,
                     slot: w.slot + n,
                     blocks: w.batch.min(w.blocks - n),
                     ..w
-                })
+                };
+                // the pins of a request pass to its load as a whole
+                let req = RequestId(first - u64::from(n / PREFIX));
+                self.prepare(of, (!is_load).then_some(req))
             })
             .collect()
     }
 
-    fn submit(&mut self, (n, blocks): Prepared, is_load: bool) -> Result<()> {
-        let (id, req) = (JobId(n), RequestId(n));
+    fn submit(&mut self, (n, req, blocks): Prepared, is_load: bool) -> Result<()> {
+        let id = JobId(n);
         if is_load {
             for (key, _) in &blocks {
                 ensure!(self.tier.lookup(key, req) == Lookup::Hit, "a block is missing");
@@ -153,15 +162,13 @@ impl Ours {
             self.tier.poll(reports);
         }
         ensure!(reports.iter().all(Report::all_ok), "a block did not move");
-        for r in reports.iter() {
-            self.tier.on_request_finished(RequestId(r.id.0), &[]);
-        }
         Ok(())
     }
 
     fn move_all(&mut self, w: Work, is_load: bool) -> Result<Took> {
-        let mut jobs = self.jobs(w)?;
+        let mut jobs = self.jobs(w, is_load)?;
         let count = jobs.len();
+        let requests: Vec<RequestId> = jobs.iter().map(|j| j.1).collect();
         let mut running = std::collections::HashMap::new();
         let mut took = Took::default();
         let mut reports = Vec::new();
@@ -179,6 +186,9 @@ impl Ours {
                 let at = running.remove(&r.id.0).context("a job that nobody gave")?;
                 took.jobs_s.push(now.since(at).as_secs_f64());
             }
+        }
+        for req in requests {
+            self.tier.on_request_finished(req, &[]);
         }
         took.seconds = self.clock.now().since(began).as_secs_f64();
         took.cpu_s = cpu_seconds() - cpu;
@@ -204,24 +214,30 @@ impl Side for Ours {
         while took.jobs_s.len() < loads {
             while stores < store.depth {
                 let at = stored * store.batch;
-                let job = self.prepare(Work {
-                    first: at,
-                    slot: store.slot + at % store.blocks,
-                    blocks: store.batch,
-                    ..store
-                })?;
+                let job = self.prepare(
+                    Work {
+                        first: at,
+                        slot: store.slot + at % store.blocks,
+                        blocks: store.batch,
+                        ..store
+                    },
+                    None,
+                )?;
                 self.submit(job, false)?;
                 stores += 1;
                 stored += 1;
             }
             if waiting.is_none() {
                 let at = (loaded * load.batch) % load.blocks;
-                let job = self.prepare(Work {
-                    first: load.first + at,
-                    slot: load.slot + at,
-                    blocks: load.batch,
-                    ..load
-                })?;
+                let job = self.prepare(
+                    Work {
+                        first: load.first + at,
+                        slot: load.slot + at,
+                        blocks: load.batch,
+                        ..load
+                    },
+                    None,
+                )?;
                 loaded += 1;
                 waiting = Some((job.0, self.clock.now()));
                 self.submit(job, true)?;
@@ -229,6 +245,7 @@ impl Side for Ours {
             self.poll(&mut reports)?;
             let now = self.clock.now();
             for r in reports.drain(..) {
+                self.tier.on_request_finished(RequestId(r.id.0), &[]);
                 match waiting {
                     Some((id, at)) if id == r.id.0 => {
                         waiting = None;
