@@ -1,4 +1,5 @@
-//! What the contest tells: medians by side, ratios against their targets, the same as JSON.
+//! What the contest tells: medians by side, ratios against their targets, the same as JSON. A ratio is taken round by
+//! round, and the median of those is told.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -52,6 +53,17 @@ impl Row {
         median(&mut self.cpu_s.clone()) / (self.bytes / GIB)
     }
 
+    /// What `self` is of `other`: the median over the rounds, in which both met the same noise.
+    fn ratio(&self, other: &Self, of: Of) -> f64 {
+        let each =
+            |a: &[f64], b: &[f64]| median(&mut a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>());
+        match of {
+            Of::Rate => each(&other.seconds, &self.seconds) * self.bytes / other.bytes,
+            Of::Cpu => each(&self.cpu_s, &other.cpu_s) * other.bytes / self.bytes,
+            Of::P99 => self.ms(0.99) / other.ms(0.99),
+        }
+    }
+
     /// Milliseconds that the fastest share of the jobs took.
     fn ms(&self, share: f64) -> f64 {
         let mut all = self.jobs_s.clone();
@@ -64,7 +76,7 @@ impl Row {
         let rate = |s: f64| format!("{:.3}", self.bytes / 1e9 / s);
         let of = |side: &str| {
             find(rows, &self.case, &self.op, side)
-                .map_or_else(String::new, |r| format!("{:.2}", self.gb_s() / r.gb_s()))
+                .map_or_else(String::new, |r| format!("{:.2}", self.ratio(r, Of::Rate)))
         };
         vec![
             self.side.clone(),
@@ -237,15 +249,8 @@ impl Told {
 
     /// What it is, and whether that is good; none where a side was not measured.
     fn judge(&self, t: &Target) -> Option<(f64, bool)> {
-        let value = |(op, side)| {
-            let row = self.row(t.case, op, side)?;
-            Some(match t.of {
-                Of::Rate => row.gb_s(),
-                Of::Cpu => row.cpu(),
-                Of::P99 => row.ms(0.99),
-            })
-        };
-        let ratio = value(t.above)? / value(t.below)?;
+        let row = |(op, side)| self.row(t.case, op, side);
+        let ratio = row(t.above)?.ratio(row(t.below)?, t.of);
         let good = if t.most {
             ratio <= t.target
         } else {
