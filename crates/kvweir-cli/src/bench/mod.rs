@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 use kvweir::{
     clock::{Clock, SystemClock},
     fs::{FsBuilder, FsSettings, Layout},
-    io::{Disk, OsDisk, PAGE, Region, pool::PoolSize, round_up},
+    io::{Disk, OsDisk, PAGE, Region, engine::EngineKind, pool::PoolSize, round_up},
     namespace::{Identity, Namespace},
     sync::Bell,
     tier::Tier,
@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) time: Option<Duration>,
     /// How new blocks are laid out; none: as the tier does by itself.
     pub(crate) layout: Option<Layout>,
+    /// How workers speak to the kernel; none: as the tier does by itself.
+    pub(crate) engine: Option<EngineKind>,
     /// The tier's bound; none: room for all that is stored.
     pub(crate) max_bytes: Option<u64>,
     /// Threads that store, and as many more that load; none: by usable CPUs.
@@ -212,13 +214,14 @@ impl Plan {
             Some(t) => ("seconds", format!("{}", t.as_secs_f64())),
             None => ("bytes", kvweir::size::show(self.bytes)),
         };
-        let layout = self.layout.unwrap_or_else(|| FsSettings::new(&self.root).layout);
+        let usual = FsSettings::new(&self.root);
         BTreeMap::from([
             ("batch", self.batch.to_string()),
             ("block_size", kvweir::size::show(self.block)),
             amount,
             ("churn", self.churn.to_string()),
-            ("layout", layout.to_string()),
+            ("engine", self.engine.unwrap_or(usual.engine).to_string()),
+            ("layout", self.layout.unwrap_or(usual.layout).to_string()),
             ("mix", self.mix.to_string()),
             ("seed", self.seed.to_string()),
             ("load_threads", (pool.threads - pool.store_threads).to_string()),
@@ -388,6 +391,7 @@ impl<'a> Run<'a> {
             ..FsSettings::new(scratch.join("kv"))
         };
         settings.layout = plan.layout.unwrap_or(settings.layout);
+        settings.engine = plan.engine.unwrap_or(settings.engine);
         let ns = Namespace::new(&Identity {
             model_name: String::from("kvweir/bench"),
             ..Identity::default()

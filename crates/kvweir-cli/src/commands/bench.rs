@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use kvweir::fs::Layout;
+use kvweir::{fs::Layout, io::engine::EngineKind};
 
 use crate::{
     bench::{self, Plan},
@@ -77,6 +77,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WORD", value_parser = layout)]
     layout: Option<Layout>,
 
+    /// How the tier's workers speak to the kernel: threads or io_uring [default: the tier's]
+    #[arg(long, value_name = "WORD", value_parser = engine)]
+    engine: Option<EngineKind>,
+
     /// The tier's bound [default: nothing is evicted; with --seconds twice --bytes]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
@@ -126,6 +130,11 @@ fn layout(text: &str) -> Result<Layout, String> {
         .map_err(|_| String::from("is none of auto, fs, pack"))
 }
 
+fn engine(text: &str) -> Result<EngineKind, String> {
+    text.parse()
+        .map_err(|_| String::from("is none of threads, io_uring"))
+}
+
 fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" | "true" => Ok(true),
@@ -150,6 +159,7 @@ impl Args {
             bytes: self.bytes,
             time: self.seconds.map(Duration::from_secs),
             layout: self.layout,
+            engine: self.engine,
             max_bytes: self.max_bytes,
             threads: self.threads.map(usize::from),
             verify: self.verify,

@@ -70,7 +70,8 @@ fn json_has_a_row_for_each_phase_and_depth() {
 #[test]
 fn a_full_tier_that_was_written_over_evicts_and_stays_within_its_bound() {
     let dir = tempfile::tempdir().unwrap();
-    let line = format!("{SMALL} --max-bytes 24MiB --churn 2 --verify off --json");
+    let line =
+        format!("{SMALL} --max-bytes 24MiB --churn 2 --verify off --layout fs --engine io_uring --json");
     let ran = kvweir_in(dir.path(), words(&line), b"");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let json = ran.json();
@@ -139,6 +140,7 @@ fn what_cannot_work_is_told_before_anything_is_made() {
         ("bench . --ramp 1,0", "0", ""),
         ("bench . --bytes 0", "more than 0", ""),
         ("bench . --layout big", "none of auto, fs, pack", ""),
+        ("bench . --engine big", "none of threads, io_uring", ""),
         ("bench . --verify maybe", "neither on nor off", ""),
     ];
     for (line, error, hint) in table {

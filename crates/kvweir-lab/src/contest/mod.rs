@@ -23,7 +23,7 @@ use anyhow::{Context, Result, ensure};
 use kvweir::{
     clock::Clock,
     fs::{FsSettings, Layout, PACK_BELOW},
-    io::Region,
+    io::{Region, engine::EngineKind},
 };
 
 use self::{
@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Layouts of ours; the ratios are told of the first. One that is `fs` under another name is left out.
     #[arg(long, value_delimiter = ',', default_value = "auto,fs")]
     layouts: Vec<Layout>,
+    /// How our workers speak to the kernel: threads or io_uring.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
     /// Tiers of Python: stock (vLLM's own file tier), wheel (ours in vLLM), lmcache (its local disk).
     #[arg(long, value_delimiter = ',', default_value = "stock,wheel,lmcache")]
     peers: Vec<String>,
@@ -190,6 +193,7 @@ impl Contest<'_> {
         FsSettings {
             max_bytes: Some(bound),
             layout,
+            engine: self.args.engine,
             ..FsSettings::new(self.dir.join(format!("kvweir-{}", self.made)))
         }
     }
