@@ -23,6 +23,11 @@ enum Command {
     /// function of its key, and every block that comes back is compared. Without TRACE a built-in workload runs:
     /// agents with long growing prompts.
     Replay(Box<commands::replay::Args>),
+    /// Measure a device, and a tier on it: stores, loads and both, of one size
+    ///
+    /// A small fio for KV tiers. Measures what the device gives without a tier, then a real tier with the same sizes:
+    /// rates, percentiles of jobs, CPU time per GiB. Every loaded block is looked at.
+    Bench(Box<commands::bench::Args>),
     /// Say what lies below a root: namespaces, blocks, bytes, ages, who holds it
     ///
     /// Reads names, lengths and times of all files and the trailers of some. Changes nothing; may run beside engines.
@@ -86,6 +91,7 @@ impl std::error::Error for UsageError {}
 pub(crate) fn main() -> ExitCode {
     let ending = match Cli::parse().command {
         Some(Command::Replay(args)) => commands::replay::run(*args),
+        Some(Command::Bench(args)) => commands::bench::run(&args),
         Some(Command::Inspect(args)) => commands::inspect::run(&args),
         Some(Command::Verify(args)) => commands::verify::run(&args),
         Some(Command::Trim(args)) => commands::trim::run(&args),

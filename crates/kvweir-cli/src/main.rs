@@ -1,6 +1,7 @@
 //! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
 
 mod admin;
+mod bench;
 mod cli;
 mod commands;
 mod hitrate;

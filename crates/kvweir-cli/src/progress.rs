@@ -9,6 +9,8 @@ const SPINNER: &str = "{elapsed_precise} {spinner} {human_pos} requests  {msg}";
 
 const BLOCKS: &str = "{elapsed_precise} [{bar:32}] {human_pos}/{human_len} blocks  {msg}";
 
+const PHASES: &str = "{elapsed_precise} [{bar:32}] {pos:>3} %  {msg}";
+
 /// A handle that may be shared between threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
@@ -36,6 +38,24 @@ impl Progress {
             progress.bar.set_style(style.progress_chars("=> "));
         }
         progress
+    }
+
+    /// A bar for phases of a bench.
+    pub(crate) fn phases(wanted: bool) -> Self {
+        let progress = Self::new(Some(100), wanted);
+        if let Ok(style) = ProgressStyle::with_template(PHASES) {
+            progress.bar.set_style(style.progress_chars("=> "));
+        }
+        progress
+    }
+
+    /// Tells which phase of a bench runs, and which share of it is over.
+    pub(crate) fn phase(&self, name: &str, share: f64) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        self.bar.set_position((share.clamp(0.0, 1.0) * 100.0) as u64);
+        self.bar.set_message(name.to_owned());
     }
 
     /// Tells how far a command on a root is.

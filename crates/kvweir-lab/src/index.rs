@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 /// One way to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
+pub(crate) enum Ask {
     Single,
     Batch,
     Miss,
@@ -63,25 +63,7 @@ pub(crate) fn run(args: &Args, clock: &dyn Clock) -> Result<()> {
     ])];
     let mut hits = Vec::new();
     for &n in &args.blocks {
-        let dir = tempfile::tempdir()?;
-        let settings = FsSettings {
-            max_bytes: Some(1 << 60),
-            ..FsSettings::new(dir.path().join("kv"))
-        };
-        let ns = Namespace::new(&Identity::default())?;
-        let mut tier = FsBuilder::new(settings, ns, BLOCK as usize).open()?;
-        let began = clock.now();
-        let added = tier.add_phantoms((0..n).filter_map(|i| key(args.seed, i).ok()), BLOCK);
-        anyhow::ensure!(added == n, "{added} of {n} keys were added");
-        let insert_ns = clock.now().since(began).as_secs_f64() * 1e9 / n as f64;
-        let mut bench = Bench {
-            tier,
-            clock,
-            seed: args.seed,
-            blocks: n,
-            requests: args.requests,
-            next: 1,
-        };
+        let (mut bench, insert_ns) = Bench::new(n, args.seed, args.requests, clock)?;
         let (mut single, mut batch, mut miss, mut finish) = (vec![], vec![], vec![], vec![]);
         for round in 0..args.rounds {
             for (ask, out) in [
@@ -118,30 +100,87 @@ pub(crate) fn run(args: &Args, clock: &dyn Clock) -> Result<()> {
     Ok(())
 }
 
-struct Bench<'a> {
+/// A tier whose index knows so many blocks.
+#[derive(Debug)]
+pub(crate) struct Bench<'a> {
     tier: FsTier,
     clock: &'a dyn Clock,
     seed: u64,
     blocks: u64,
+    /// Blocks that were added since.
+    added: u64,
     requests: u64,
     next: u64,
+    _dir: tempfile::TempDir,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// Makes it; also nanoseconds a block, with the making of its key.
+    pub(crate) fn new(blocks: u64, seed: u64, requests: u64, clock: &'a dyn Clock) -> Result<(Self, f64)> {
+        let dir = tempfile::tempdir()?;
+        let settings = FsSettings {
+            max_bytes: Some(1 << 60),
+            ..FsSettings::new(dir.path().join("kv"))
+        };
+        let ns = Namespace::new(&Identity::default())?;
+        let mut tier = FsBuilder::new(settings, ns, BLOCK as usize).open()?;
+        let began = clock.now();
+        let added = tier.add_phantoms((0..blocks).filter_map(|i| key(seed, i).ok()), BLOCK);
+        anyhow::ensure!(added == blocks, "{added} of {blocks} keys were added");
+        let insert_ns = clock.now().since(began).as_secs_f64() * 1e9 / blocks as f64;
+        let bench = Self {
+            tier,
+            clock,
+            seed,
+            blocks,
+            added: 0,
+            requests,
+            next: 1,
+            _dir: dir,
+        };
+        Ok((bench, insert_ns))
+    }
+
+    /// Nanoseconds a key to make `keys` blocks known that are not: index, policy, account.
+    pub(crate) fn store(&mut self, keys: u64) -> Result<f64> {
+        // beyond those that misses ask for
+        let first = self.blocks * 2 + self.added;
+        self.added += keys;
+        let new = (first..first + keys).map(|n| key(self.seed, n));
+        let new = new.collect::<kvweir::Result<Vec<_>>>()?;
+        let began = self.clock.now();
+        let added = self.tier.add_phantoms(new, BLOCK);
+        let took = self.clock.now().since(began).as_secs_f64();
+        anyhow::ensure!(added == keys, "{added} of {keys} keys were added");
+        Ok(took * 1e9 / keys as f64)
+    }
+
+    /// Nanoseconds a key to mark the blocks of requests as used.
+    pub(crate) fn touch(&mut self, round: u64) -> Result<f64> {
+        let batches = self.batches(mix(round << 2 | 3), false)?;
+        let began = self.clock.now();
+        for (keys, req) in batches.iter().zip(self.next..) {
+            self.tier.touch(keys, RequestId(req));
+        }
+        let took = self.clock.now().since(began).as_secs_f64();
+        self.next += self.requests;
+        Ok(took * 1e9 / (self.requests as usize * REQUEST) as f64)
+    }
+
+    /// Keys of requests, here and there in the index or outside of it.
+    fn batches(&self, salt: u64, is_miss: bool) -> Result<Vec<Vec<Key>>> {
+        let key_of = |r: u64, i: u64| {
+            let n = mix(salt ^ (r * REQUEST as u64 + i)) % self.blocks;
+            Ok(key(self.seed, if is_miss { n + self.blocks } else { n })?)
+        };
+        (0..self.requests)
+            .map(|r| (0..REQUEST as u64).map(|i| key_of(r, i)).collect())
+            .collect()
+    }
+
     /// Nanoseconds a key to ask, and to finish the requests.
-    fn round(&mut self, ask: Ask, round: u64) -> Result<(f64, f64)> {
-        let salt = mix(round << 2 | ask as u64);
-        let batches: Vec<Vec<Key>> = (0..self.requests)
-            .map(|r| {
-                (0..REQUEST as u64)
-                    .map(|i| {
-                        let n = mix(salt ^ (r * REQUEST as u64 + i)) % self.blocks;
-                        let n = if ask == Ask::Miss { n + self.blocks } else { n };
-                        key(self.seed, n)
-                    })
-                    .collect::<kvweir::Result<_>>()
-            })
-            .collect::<kvweir::Result<_>>()?;
+    pub(crate) fn round(&mut self, ask: Ask, round: u64) -> Result<(f64, f64)> {
+        let batches = self.batches(mix(round << 2 | ask as u64), ask == Ask::Miss)?;
         let first = self.next;
         self.next += self.requests;
         let began = self.clock.now();

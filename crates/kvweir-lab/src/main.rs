@@ -2,19 +2,22 @@
 //!
 //! | file | what it measures |
 //! |---|---|
-//! | `index.rs` | lookups in nanoseconds a key, index bytes a block |
+//! | `index.rs`, `growth.rs` | lookups in nanoseconds a key, index bytes a block; what grows with the blocks |
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
 //! | `engine.rs` | threads against io_uring, on one file |
+//! | `contest/` | the tier beside vLLM's own, LMCache's and the raw device |
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
 //! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
 //! | `env.rs`, `print.rs`, `keys.rs`, `files.rs` | the machine, tables, seeded keys, files of them |
 
+mod contest;
 mod disk;
 mod engine;
 mod env;
 mod files;
+mod growth;
 mod index;
 mod keys;
 mod manager;
@@ -40,10 +43,14 @@ struct Cli {
 enum Command {
     /// Lookups at growing numbers of blocks, and the memory they cost.
     Index(index::Args),
+    /// What operations in memory cost at 10^5, 10^6 and 10^7 blocks.
+    Growth(growth::Args),
     /// Stores and loads against raw I/O of the same sizes, in interleaved rounds.
     Disk(disk::Args),
     /// Threads against io_uring: direct reads and writes of blocks of one file.
     Engine(engine::Args),
+    /// Ours, vLLM's own file tier, LMCache's local disk and the raw device, in interleaved rounds.
+    Contest(contest::Args),
     /// What the manager costs a block without I/O.
     Manager(manager::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
@@ -63,8 +70,10 @@ fn main() -> Result<()> {
     let clock = kvweir::clock::SystemClock::shared();
     match Cli::parse().command {
         Command::Index(args) => index::run(&args, &*clock),
+        Command::Growth(args) => growth::run(&args, &*clock),
         Command::Disk(args) => disk::run(&args, &clock),
         Command::Engine(args) => engine::run(&args, &clock),
+        Command::Contest(args) => contest::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
         Command::Start(args) => start::run(&args, &clock),

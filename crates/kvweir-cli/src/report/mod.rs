@@ -1,6 +1,7 @@
 //! `--report`: one HTML file that needs nothing else, no script and no network: plots as inline SVG, the summary
 //! as tables, the settings in force.
 
+pub(crate) mod bench;
 mod plot;
 mod timeline;
 
@@ -13,7 +14,7 @@ use std::{
 
 pub(crate) use timeline::{Sample, Timeline};
 
-use crate::summary::Summary;
+use crate::summary::{Summary, table::Section};
 use plot::{Plot, Scale, Series};
 
 const STYLE: &str = include_str!("style.css");
@@ -34,15 +35,13 @@ pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str
         (0, true) => String::from("interrupted, 0 wrong bytes so far"),
         (n, _) => format!("{n} blocks with wrong bytes"),
     };
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>kvweir replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>kvweir replay</h1>\n<p class=\"lead\">{} requests, prefix hit rate {:.4}, {}.</p>\n",
+    let lead = format!(
+        "{} requests, prefix hit rate {:.4}, {}.",
         summary.requests,
         summary.prefix_hit_rate,
         escape(&verdict),
     );
+    let mut html = head("kvweir replay", &lead);
     if timeline.samples().count() < 2 {
         html += "<p class=\"note\">The run was too short for plots.</p>\n";
     } else {
@@ -52,7 +51,25 @@ pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str
         }
         html += "</div>\n";
     }
-    for section in summary.sections() {
+    html += &tables(&summary.sections());
+    html += &format!("<h2>settings</h2>\n<pre>{}</pre>\n", escape(settings_toml));
+    Ok(page(html))
+}
+
+/// What comes before the plots; `lead` is HTML.
+fn head(title: &str, lead: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>{title}</h1>\n<p class=\"lead\">{lead}</p>\n",
+    )
+}
+
+/// Sections as tables.
+fn tables(sections: &[Section]) -> String {
+    let mut html = String::new();
+    for section in sections {
         html += &format!("<h2>{}</h2>\n<table>\n", escape(section.title));
         if !section.head.is_empty() {
             html += &row("th", &section.head);
@@ -60,19 +77,38 @@ pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str
         section.rows.iter().for_each(|r| html += &row("td", r));
         html += "</table>\n";
     }
-    html += &format!(
-        "<h2>settings</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
-        escape(settings_toml)
-    );
-    Ok(html)
+    html
+}
+
+/// A whole page of its beginning.
+fn page(mut html: String) -> String {
+    html += "</body>\n</html>\n";
+    html
+}
+
+/// Whether a report may be written to `path`; if not, the end of a sentence that says why.
+pub(crate) fn check(path: &Path) -> Result<(), String> {
+    if path.is_dir() {
+        return Err(String::from("is a directory"));
+    }
+    let dir = dir_of(path);
+    if !dir.is_dir() {
+        return Err(format!("lies in {}, which is no directory", dir.display()));
+    }
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+        .map_err(|e| format!("lies in {}, which cannot be written to ({e})", dir.display()))
+}
+
+fn dir_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
 }
 
 /// Writes the report under a temporary name beside `path` and renames it: a reader never sees half of it.
 pub(crate) fn write(path: &Path, html: &str) -> io::Result<()> {
-    let dir = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
+    let dir = dir_of(path);
     let mut builder = tempfile::Builder::new();
     let mut file = builder
         .prefix(".kvweir-report-")

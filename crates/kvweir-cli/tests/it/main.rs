@@ -5,6 +5,8 @@ mod admin;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod bound;
 #[cfg(test)]
 mod interrupt;

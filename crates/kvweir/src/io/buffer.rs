@@ -45,6 +45,26 @@ impl Mapping {
         Ok(Self { start, len: bytes })
     }
 
+    /// Maps the first `len` bytes of `file`, shared with whoever else maps it.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of_file(file: &std::fs::File, len: usize) -> Result<Self> {
+        let fail = |e: io::Error| Error::io("map file", format_args!("{len} bytes"), e);
+        // SAFETY: a shared mapping at an address of the kernel's choice; what others write there is theirs to order.
+        let p = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }
+        .map_err(|e| fail(e.into()))?;
+        let start = NonNull::new(p.cast::<u8>()).ok_or_else(|| fail(io::Error::from_raw_os_error(12)))?;
+        Ok(Self { start, len })
+    }
+
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -74,6 +74,37 @@ impl Region {
         })))
     }
 
+    /// For benches (feature `testing`): memory of a new file at `path`, which other processes may map too. Guards say
+    /// nothing to those: they must be told when to touch which slot. `block_len` is a whole number of pages.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a size of zero, beyond the address space or not of whole pages, else the I/O error.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn shared(path: &std::path::Path, num_slots: u32, block_len: usize) -> Result<Self> {
+        let bytes = check_size(num_slots, block_len, block_len)?;
+        if !block_len.is_multiple_of(PAGE) {
+            return Err(Error::invalid(
+                "make region",
+                format!("{block_len} bytes are not whole pages"),
+            ));
+        }
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .and_then(|f| f.set_len(bytes as u64).map(|()| f))
+            .map_err(|e| Error::io("make region", path.display(), e))?;
+        let map = Mapping::of_file(&file, bytes)?;
+        Ok(Self(Arc::new(Inner {
+            start: map.start(),
+            stride: block_len,
+            block_len,
+            borrows: borrow_words(num_slots),
+            _owned: Some(map),
+        })))
+    }
+
     /// Memory of the caller: row `i` starts at `start + i * stride` and its first `block_len` bytes are the block.
     ///
     /// # Errors
@@ -320,6 +351,18 @@ mod tests {
         let g = r.read(1).unwrap();
         drop(r);
         assert!(g.iter().all(|&b| b == 2));
+    }
+
+    #[test]
+    fn a_shared_region_is_what_lies_in_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("region");
+        let r = Region::shared(&path, 2, PAGE).unwrap();
+        r.write(1).unwrap().fill(7);
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes.len() == 2 * PAGE && bytes[PAGE - 1] == 0 && bytes[PAGE..].iter().all(|&b| b == 7));
+        assert!(Region::shared(&path, 2, PAGE).is_err(), "it is made once");
+        assert!(Region::shared(&dir.path().join("odd"), 2, 100).is_err());
     }
 
     #[test]

@@ -1,0 +1,341 @@
+//! What the contest tells: medians by side, ratios against their targets, the same as JSON. A ratio is taken round by
+//! round, and the median of those is told.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::side::Took;
+use crate::print::{heading, median, say, table};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// One operation of one side: a round each.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) case: String,
+    pub(super) op: String,
+    pub(super) side: String,
+    bytes: f64,
+    seconds: Vec<f64>,
+    cpu_s: Vec<f64>,
+    jobs_s: Vec<f64>,
+}
+
+impl Row {
+    /// `bytes` are moved in each round.
+    pub(super) fn new(case: &str, op: &str, side: &str, bytes: u64) -> Self {
+        Self {
+            case: case.into(),
+            op: op.into(),
+            side: side.into(),
+            bytes: bytes as f64,
+            seconds: Vec::new(),
+            cpu_s: Vec::new(),
+            jobs_s: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, took: Took) {
+        self.seconds.push(took.seconds);
+        self.cpu_s.push(took.cpu_s);
+        self.jobs_s.extend(took.jobs_s);
+    }
+
+    pub(super) fn is_measured(&self) -> bool {
+        !self.seconds.is_empty()
+    }
+
+    fn gb_s(&self) -> f64 {
+        self.bytes / 1e9 / median(&mut self.seconds.clone())
+    }
+
+    fn cpu(&self) -> f64 {
+        median(&mut self.cpu_s.clone()) / (self.bytes / GIB)
+    }
+
+    /// What `self` is of `other`: the median over the rounds, in which both met the same noise.
+    fn ratio(&self, other: &Self, of: Of) -> f64 {
+        let each =
+            |a: &[f64], b: &[f64]| median(&mut a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>());
+        match of {
+            Of::Rate => each(&other.seconds, &self.seconds) * self.bytes / other.bytes,
+            Of::Cpu => each(&self.cpu_s, &other.cpu_s) * other.bytes / self.bytes,
+            Of::P99 => self.ms(0.99) / other.ms(0.99),
+        }
+    }
+
+    /// Milliseconds that the fastest share of the jobs took.
+    fn ms(&self, share: f64) -> f64 {
+        let mut all = self.jobs_s.clone();
+        all.sort_by(f64::total_cmp);
+        let at = ((all.len() as f64 * share).ceil() as usize).clamp(1, all.len().max(1)) - 1;
+        all.get(at).copied().unwrap_or(0.0) * 1e3
+    }
+
+    fn cells(&self, rows: &[Self]) -> Vec<String> {
+        let rate = |s: f64| format!("{:.3}", self.bytes / 1e9 / s);
+        let of = |side: &str| {
+            find(rows, &self.case, &self.op, side)
+                .map_or_else(String::new, |r| format!("{:.2}", self.ratio(r, Of::Rate)))
+        };
+        vec![
+            self.side.clone(),
+            format!("{:.3}", self.gb_s()),
+            rate(self.seconds.iter().copied().fold(0.0, f64::max)),
+            rate(self.seconds.iter().copied().fold(f64::MAX, f64::min)),
+            of("stock"),
+            of("raw"),
+            format!("{:.2}", self.cpu()),
+            format!("{:.2}", self.ms(0.5)),
+            format!("{:.2}", self.ms(0.99)),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "case": self.case, "op": self.op, "side": self.side, "bytes_a_round": self.bytes,
+            "gb_s": self.gb_s(), "cpu_s_per_gib": self.cpu(), "seconds": self.seconds,
+            "job_p50_ms": self.ms(0.5), "job_p99_ms": self.ms(0.99), "jobs": self.jobs_s.len(),
+        })
+    }
+}
+
+fn find<'a>(rows: &'a [Row], case: &str, op: &str, side: &str) -> Option<&'a Row> {
+    rows.iter().find(|r| {
+        r.case == case && r.op.starts_with(op) && (r.side == side || side == "ours" && is_ours(&r.side))
+    })
+}
+
+/// Our usual side: of several layouts the first.
+fn is_ours(side: &str) -> bool {
+    side.starts_with("kvweir") && !side.contains("off")
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Rate,
+    Cpu,
+    P99,
+}
+
+/// A ratio that is to be at least, or with `most` at most, so much.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    what: &'static str,
+    case: &'static str,
+    /// Operation and side above and below the line.
+    above: (&'static str, &'static str),
+    below: (&'static str, &'static str),
+    of: Of,
+    most: bool,
+    target: f64,
+}
+
+const fn target(
+    what: &'static str,
+    case: &'static str,
+    op: &'static str,
+    below: &'static str,
+    of: Of,
+    target: f64,
+) -> Target {
+    Target {
+        what,
+        case,
+        above: (op, "ours"),
+        below: (op, below),
+        of,
+        most: !matches!(of, Of::Rate),
+        target,
+    }
+}
+
+const BOUND: &str = "bound, 64 KiB";
+const BESIDE: &str = "beside stores, 64 KiB";
+
+const TARGETS: [Target; 22] = [
+    target("store rate / stock", "64 KiB", "store", "stock", Of::Rate, 3.0),
+    target("store rate / raw", "64 KiB", "store", "raw", Of::Rate, 0.8),
+    target("store rate / stock", "16 KiB", "store", "stock", Of::Rate, 5.0),
+    target("load rate / stock", "64 KiB", "load, 64", "stock", Of::Rate, 1.5),
+    target("load rate / raw", "64 KiB", "load, 64", "raw", Of::Rate, 0.8),
+    target("load rate / stock", "16 KiB", "load, 64", "stock", Of::Rate, 2.0),
+    target(
+        "one prefix at a time / stock",
+        "64 KiB",
+        "load, one",
+        "stock",
+        Of::Rate,
+        2.0,
+    ),
+    target("store rate / stock", "2 MiB", "store", "stock", Of::Rate, 1.0),
+    target("load rate / stock", "2 MiB", "load, 8", "stock", Of::Rate, 1.0),
+    target("store rate / stock", "8 MiB", "store", "stock", Of::Rate, 1.0),
+    target("load rate / stock", "8 MiB", "load, 2", "stock", Of::Rate, 1.0),
+    target("store CPU / stock", "64 KiB", "store", "stock", Of::Cpu, 1.0),
+    target("load CPU / stock", "64 KiB", "load, 64", "stock", Of::Cpu, 1.0),
+    target("store CPU / stock", "2 MiB", "store", "stock", Of::Cpu, 1.0),
+    Target {
+        below: ("load, 64", "kvweir auto, checksums off"),
+        ..target(
+            "load rate with / without checksums",
+            "64 KiB",
+            "load, 64",
+            "",
+            Of::Rate,
+            0.9,
+        )
+    },
+    at_bound("evicting / filling store", "store", "full"),
+    at_bound("full / filling load", "load", "full"),
+    at_bound("churned / filling store", "store", "churned"),
+    at_bound("churned / filling load", "load", "churned"),
+    target(
+        "p99 beside stores / stock's",
+        BESIDE,
+        "load beside",
+        "stock",
+        Of::P99,
+        0.5,
+    ),
+    Target {
+        above: ("load beside", "ours"),
+        below: ("load alone", "ours"),
+        ..target("p99 beside stores / alone", BESIDE, "", "", Of::P99, 3.0)
+    },
+    Target {
+        above: ("load beside", "stock"),
+        below: ("load alone", "stock"),
+        ..target("  the same of stock", BESIDE, "", "", Of::P99, f64::INFINITY)
+    },
+];
+
+const fn at_bound(what: &'static str, op: &'static str, which: &'static str) -> Target {
+    Target {
+        above: (op, which),
+        below: (op, "filling"),
+        ..target(what, BOUND, op, "", Of::Rate, 0.9)
+    }
+}
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) rows: Vec<Row>,
+    /// What peers are, or why they do not run.
+    pub(super) peers: Vec<(String, String)>,
+    pub(super) seconds: f64,
+}
+
+impl Told {
+    /// Keeps what a peer says of itself, once.
+    pub(super) fn about(&mut self, name: &str, about: &str) {
+        if !self.peers.iter().any(|(n, _)| n == name) {
+            self.peers.push((name.to_owned(), about.to_owned()));
+        }
+    }
+
+    fn row(&self, case: &str, op: &str, side: &str) -> Option<&Row> {
+        if case == BOUND {
+            // the first layout's
+            return self
+                .rows
+                .iter()
+                .find(|r| r.case == case && r.op.starts_with(op) && r.side.ends_with(side));
+        }
+        find(&self.rows, case, op, side)
+    }
+
+    /// What it is, and whether that is good; none where a side was not measured.
+    fn judge(&self, t: &Target) -> Option<(f64, bool)> {
+        let row = |(op, side)| self.row(t.case, op, side);
+        let ratio = row(t.above)?.ratio(row(t.below)?, t.of);
+        let good = if t.most {
+            ratio <= t.target
+        } else {
+            ratio >= t.target
+        };
+        Some((ratio, good))
+    }
+
+    pub(super) fn print(&self, json: bool, rounds: u64) -> Result<()> {
+        if json {
+            let ratios = TARGETS.iter().filter_map(|t| {
+                let (ratio, good) = self.judge(t)?;
+                let target = t.target.is_finite().then_some(t.target);
+                Some(json!({
+                    "what": t.what, "case": t.case, "ratio": ratio, "target": target, "at_most": t.most, "pass": good,
+                }))
+            });
+            let all = json!({
+                "rounds": rounds, "seconds": self.seconds,
+                "peers": self.peers.iter().map(|(n, w)| json!({"name": n, "about": w})).collect::<Vec<_>>(),
+                "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+                "ratios": ratios.collect::<Vec<_>>(),
+            });
+            say(&serde_json::to_string(&all)?);
+            return Ok(());
+        }
+        for (name, about) in &self.peers {
+            say(&format!("peer      {name}: {about}"));
+        }
+        say(&format!(
+            "rounds    {rounds}, medians; {:.0} s in all\n",
+            self.seconds
+        ));
+        let mut last = (String::new(), String::new());
+        let mut lines = Vec::new();
+        for row in &self.rows {
+            let now = (row.case.clone(), row.op.clone());
+            if now != last {
+                if !lines.is_empty() {
+                    table(&std::mem::take(&mut lines));
+                }
+                let title = format!("{}: {}", row.case, row.op);
+                let mut head = heading(&[
+                    "",
+                    "GB/s",
+                    "min",
+                    "max",
+                    "/ stock",
+                    "/ raw",
+                    "CPU s/GiB",
+                    "job p50 ms",
+                    "job p99 ms",
+                ]);
+                if let Some(first) = head.first_mut() {
+                    *first = title;
+                }
+                lines.push(head);
+                last = now;
+            }
+            lines.push(row.cells(&self.rows));
+        }
+        table(&lines);
+        let mut lines = vec![heading(&["ratio", "case", "measured", "target", "verdict"])];
+        for t in &TARGETS {
+            let Some((ratio, good)) = self.judge(t) else {
+                continue;
+            };
+            let (target, verdict) = if t.target.is_finite() {
+                let sign = if t.most { "<=" } else { ">=" };
+                (
+                    format!("{sign} {:.2}", t.target),
+                    if good { "PASS" } else { "short" },
+                )
+            } else {
+                (String::new(), "")
+            };
+            lines.push(vec![
+                t.what.into(),
+                t.case.into(),
+                format!("{ratio:.2}"),
+                target,
+                verdict.into(),
+            ]);
+        }
+        table(&lines);
+        Ok(())
+    }
+}
