@@ -85,6 +85,10 @@ pub(crate) struct Core {
     pub(crate) pressure: u64,
     /// There was pressure, and room may be had from what dead members left.
     pub(crate) starved: bool,
+    /// Files of extents that were found and are not open yet.
+    pub(crate) unclaimed: Vec<Id>,
+    /// Slots of packed blocks that were forgotten while they were pinned, and are not pinned any more.
+    pub(crate) freed: Vec<u32>,
     /// Reserved bytes kept for the journal's growth.
     credit: u64,
     pins: Pins,
@@ -141,6 +145,8 @@ impl Core {
             common: 0,
             pressure: 0,
             starved: false,
+            unclaimed: Vec::new(),
+            freed: Vec::new(),
             credit: 0,
             pins: Pins::default(),
             stuck: HashMap::default(),
@@ -260,7 +266,12 @@ impl Core {
 
     /// Releases one pin of a job.
     pub(crate) fn unpin(&mut self, id: Id) {
+        let forgotten = match self.index.state(id) {
+            State::Dead => self.index.packed(id),
+            _ => None,
+        };
         if self.index.unpin(id) {
+            self.freed.extend(forgotten.map(|(slot, _)| slot));
             self.stats.pinned_blocks = self.stats.pinned_blocks.saturating_sub(1);
         }
     }
@@ -300,7 +311,9 @@ impl Core {
             if let Some(id) = self.ready(fp).filter(|&id| self.index.state(id) == State::Ready) {
                 self.policy_of(id).access(id, tag);
                 // beyond, only recency would be lost, and only in a crash
-                if let Some(t) = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED) {
+                let told = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED);
+                // of packed blocks the journal knows nothing
+                if let Some(t) = told.filter(|_| self.index.packed(id).is_none()) {
                     t.push(fp.hash64());
                 }
             }
@@ -336,7 +349,8 @@ impl Core {
         self.scratch = ids;
     }
 
-    /// Forgets a packed block that is in no policy any more and not pinned; its slot goes to `freed`.
+    /// Forgets a packed block that is in no policy any more; its slot goes to `freed`, at once or when nobody pins it
+    /// any more.
     pub(crate) fn drop_packed(&mut self, id: Id, reason: EvictReason, slot_bytes: u64, freed: &mut Vec<u32>) {
         let Some((slot, _)) = self.index.packed(id) else {
             return;
@@ -346,8 +360,10 @@ impl Core {
         if let Some(k) = self.index.key(id) {
             self.events.removed(k);
         }
+        if self.index.pins(id) == 0 {
+            freed.push(slot);
+        }
         self.index.remove(id);
-        freed.push(slot);
     }
 
     /// Whether nothing holds `id` back from being evicted.

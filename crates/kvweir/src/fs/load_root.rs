@@ -547,6 +547,9 @@ impl Core {
             return;
         };
         f.id = Some(id);
+        if state == State::Extent {
+            self.unclaimed.push(id);
+        }
         self.index.set_has_trailer(id, f.trailer);
         self.index
             .set_written_at(id, u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0));

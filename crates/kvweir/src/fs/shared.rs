@@ -232,17 +232,13 @@ impl Shared {
                 };
                 if let Some(r) = refused {
                     core.budget.release(granted);
-                    let more = r == RefuseReason::NoRoom && self.pack.is_some();
-                    if core.leftovers.is_empty() && !more {
+                    granted = 0;
+                    drop(core);
+                    let extents = self.pack.as_ref().filter(|_| r == RefuseReason::NoRoom);
+                    let more = self.retry_leftovers() || extents.is_some_and(|p| self.drop_extent(p, reason));
+                    if !more {
                         return Err(NoRoom(r));
                     }
-                    granted = 0;
-                }
-            }
-            if victims.is_empty() {
-                let shrunk = || self.pack.as_ref().is_some_and(|p| self.drop_extent(p, reason));
-                if !self.retry_leftovers() && !shrunk() {
-                    return Err(NoRoom(RefuseReason::NoRoom));
                 }
             }
             for v in victims.drain(..) {

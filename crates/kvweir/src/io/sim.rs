@@ -4,7 +4,7 @@
 //! most bytes that were ever allocated are known exactly, so a bound is checked at every step and not by sampling (I1).
 //! A process that dies ([`SimDisk::die_at`]) changes nothing from that call on; what it wrote before stays, and its
 //! locks end, as under SIGKILL. A power loss ([`SimDisk::lose_power`]) keeps what was synced, and of the rest what
-//! chance keeps: files are cut, pages are zero, renames are undone, names are gone.
+//! chance keeps: files are cut, pages are zero, sectors are as before, renames are undone, names are gone.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,7 @@ use std::{
 };
 
 use super::{
+    PAGE,
     disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
     round_up,
 };
@@ -21,6 +22,8 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 /// The unit of allocation.
 const BLOCK: u64 = 4096;
+/// What a device writes whole.
+const SECTOR: usize = 512;
 
 /// A file's bytes, shared by its name and the handles that are open.
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ struct Data {
     bytes: Vec<u8>,
     /// What would survive a power loss.
     synced: Option<Vec<u8>>,
+    /// Pages written since, as they were before.
+    before: BTreeMap<usize, Vec<u8>>,
     mtime_ns: i128,
     /// The handle that holds the lock, with the life of the process that took it.
     lock: Option<(u64, u64)>,
@@ -269,8 +274,27 @@ impl SimDisk {
                         t.nodes.insert(old, Node::File(Arc::clone(&data)));
                     }
                 }
+                // sectors written anew are as they were before
+                4 => {
+                    let before = std::mem::take(&mut d.before);
+                    for (page, old) in before {
+                        let keeps = chance(256);
+                        let Some(now) = d.bytes.get_mut(page * PAGE..) else {
+                            continue;
+                        };
+                        let sectors = now.chunks_mut(SECTOR).zip(old.chunks(SECTOR));
+                        for (n, (now, old)) in sectors.enumerate() {
+                            if keeps >> n & 1 == 0
+                                && let Some(now) = now.get_mut(..old.len())
+                            {
+                                now.copy_from_slice(old);
+                            }
+                        }
+                    }
+                }
                 _ => {}
             }
+            d.before.clear();
             let now = if gone { 0 } else { size(d.bytes.len()) };
             if gone {
                 t.nodes.remove(&path);
@@ -482,6 +506,11 @@ impl DiskFile for SimFile {
         let now = d.bytes.len().max(end);
         t.grow(size(d.bytes.len()), size(now))?;
         d.bytes.resize(now, 0);
+        for page in offset as usize / PAGE..end.div_ceil(PAGE) {
+            let old = d.bytes.get(page * PAGE..now.min((page + 1) * PAGE));
+            let old = old.unwrap_or_default().to_vec();
+            d.before.entry(page).or_insert(old);
+        }
         if let Some(to) = d.bytes.get_mut(offset as usize..end) {
             to.copy_from_slice(&all);
         }
@@ -490,14 +519,20 @@ impl DiskFile for SimFile {
         Ok(all.len())
     }
 
-    fn allocate(&self, _len: u64) -> io::Result<()> {
-        self.disk.tree().map(|_| ())
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let mut t = self.disk.tree()?;
+        let mut d = lock(&self.data);
+        let now = d.bytes.len().max(len as usize);
+        t.grow(size(d.bytes.len()), size(now))?;
+        d.bytes.resize(now, 0);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
         let _t = self.disk.tree()?;
         let mut d = lock(&self.data);
         d.synced = Some(d.bytes.clone());
+        d.before.clear();
         d.renamed_from = None;
         Ok(())
     }
@@ -559,6 +594,49 @@ mod tests {
         let f = d.open(&p("f"), OpenMode::CreateNew, false).unwrap();
         let full = write_full(&*f, &vec![0; 70 << 10], &[]);
         assert_eq!(full.unwrap_err().raw_os_error(), Some(ENOSPC));
+    }
+
+    #[test]
+    fn allocated_bytes_count_and_two_handles_of_a_file_see_the_same() {
+        let d = disk();
+        let p = Path::new("/d/f");
+        let a = d.open(p, OpenMode::CreateNew, false).unwrap();
+        a.allocate(20_000).unwrap();
+        assert_eq!((d.bytes().1, a.stat().unwrap().len), (20480, 20_000));
+        assert_eq!(a.allocate(70 << 10).unwrap_err().raw_os_error(), Some(ENOSPC));
+        let b = d.open(p, OpenMode::ReadWrite, true).unwrap();
+        b.write_at(&[IoSlice::new(&[7; 4096])], 8192).unwrap();
+        let mut x = [0; 10];
+        a.read_at(&mut [IoSliceMut::new(&mut x)], 8190).unwrap();
+        assert_eq!(x, [0, 0, 7, 7, 7, 7, 7, 7, 7, 7]);
+        assert_eq!(d.bytes().1, 20480);
+    }
+
+    #[test]
+    fn a_power_loss_may_bring_back_what_was_written_over() {
+        let p = Path::new("/d/f");
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..60u64 {
+            let d = disk();
+            let f = d.open(p, OpenMode::CreateNew, false).unwrap();
+            write_full(&*f, &[1; 8192], &[]).unwrap();
+            f.sync().unwrap();
+            f.write_at(&[IoSlice::new(&[2; 4096])], 4096).unwrap();
+            let mut n = seed;
+            d.lose_power(&mut |below| {
+                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (n >> 33) % below
+            });
+            let Ok(f) = d.open(p, OpenMode::Read, false) else {
+                continue;
+            };
+            let mut now = vec![9; 8192];
+            if read_full(&*f, &mut now, &mut []).unwrap() == 8192 {
+                seen.insert((now[0], now[4096], now[8191]));
+            }
+        }
+        assert!(seen.contains(&(1, 2, 2)), "{seen:?}");
+        assert!(seen.iter().any(|s| s.1 != s.2), "torn: {seen:?}");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! holds. An extent that cannot be used (another block length, another namespace, damaged) is given up like a file
 //! that is no block.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    sync::Arc,
+};
 
 use super::{
     Pack,
@@ -52,15 +56,38 @@ impl Shared {
     /// Opens the extents that came into the index since the last call.
     pub(crate) fn claim_extents(&self, pack: &Pack) {
         let _turn = lock(&pack.grow);
-        let mine = self.unopened(pack);
+        let known = std::mem::take(&mut lock(&self.core).unclaimed);
+        let mine = match self.unopened(pack) {
+            Ok(mine) => mine,
+            Err(error) => {
+                tracing::warn!(tier = %self.params.name, %error, "extents cannot be listed");
+                lock(&self.core).unclaimed.extend(known);
+                return;
+            }
+        };
+        // what the journal told of and somebody removed behind our back
+        let there: HashSet<Id> = mine.values().flatten().flatten().copied().collect();
+        for id in known.into_iter().filter(|id| !there.contains(id)) {
+            if lock(&self.core).index.state(id) == State::Extent && !pack.has(id) {
+                self.remove_part(id, EvictReason::External);
+            }
+        }
         if mine.is_empty() {
             return;
         }
         let began = self.clock.now();
         let numbers = pack.free_numbers(mine.len());
+        // more than a tier can have: given up like what cannot be used
+        let beyond: Vec<Id> = mine
+            .values()
+            .skip(numbers.len())
+            .flatten()
+            .flatten()
+            .copied()
+            .collect();
         let jobs: Vec<_> = mine.into_iter().zip(numbers).collect();
         let at = AtomicUsize::new(0);
-        let out = Mutex::new((Vec::new(), Vec::new()));
+        let out = Mutex::new((Vec::new(), beyond));
         thread::scope(|scope| {
             let work = || {
                 while let Some(((nonce, ids), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
@@ -98,14 +125,13 @@ impl Shared {
     }
 
     /// Numbers of our extents that are not open, with the entries of their table and data files.
-    fn unopened(&self, pack: &Pack) -> BTreeMap<u64, [Option<Id>; 2]> {
+    fn unopened(&self, pack: &Pack) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
         let at = Location::of_extent(Part::Table, 0);
         let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
         let mut names = Vec::new();
-        if let Err(error) = self.disk.list(&dir, &mut |name, _| names.push(name.to_owned()))
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(tier = %self.params.name, %error, "extents cannot be listed");
+        match self.disk.list(&dir, &mut |name, _| names.push(name.to_owned())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
         }
         let core = lock(&self.core);
         let mut out: BTreeMap<u64, [Option<Id>; 2]> = BTreeMap::new();
@@ -124,7 +150,7 @@ impl Shared {
                 }
             }
         }
-        out
+        Ok(out)
     }
 
     /// Reads header and table; `None`: not an extent that this tier can use.

@@ -15,6 +15,7 @@ use super::{
     free::{FreeRuns, Run},
 };
 use crate::{
+    clock::Instant,
     evict::Id,
     io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up},
     sync::{
@@ -103,8 +104,8 @@ impl Extent {
 struct Taken {
     extent: Arc<Extent>,
     used: u32,
-    /// Nothing new goes into it.
-    closing: bool,
+    /// Nothing new goes into it; its free slots, set aside.
+    closing: Option<Vec<Run>>,
 }
 
 #[derive(Debug)]
@@ -123,8 +124,9 @@ pub(crate) struct Pack {
     pub(crate) nominal: u64,
     window: u32,
     state: Mutex<State>,
-    /// Held by the worker that makes or gives up an extent; taken before every other lock.
-    pub(crate) grow: Mutex<()>,
+    /// Held by the worker that makes or gives up an extent; taken before every other lock. Until when none is given up,
+    /// since one could not be removed.
+    pub(crate) grow: Mutex<Option<Instant>>,
     sequence: AtomicU64,
 }
 
@@ -153,7 +155,7 @@ impl Pack {
                 windows: HashMap::default(),
                 by_age: VecDeque::new(),
             }),
-            grow: Mutex::default(),
+            grow: Mutex::new(None),
             sequence: AtomicU64::new(1),
         }
     }
@@ -197,7 +199,7 @@ impl Pack {
             *e = Some(Taken {
                 extent,
                 used,
-                closing: false,
+                closing: None,
             });
         }
     }
@@ -216,7 +218,7 @@ impl Pack {
     }
 
     /// Takes up to `n` slots for `req` and appends them to `out` as runs; returns how many.
-    pub(crate) fn take(&self, n: u32, req: RequestId, out: &mut Vec<(Arc<Extent>, Run)>) -> u32 {
+    pub(crate) fn take(&self, n: u32, req: RequestId, out: &mut VecDeque<(Arc<Extent>, Run)>) -> u32 {
         let mut s = lock(&self.state);
         let mut got = 0;
         let mut next = None;
@@ -275,32 +277,59 @@ impl Pack {
         }
     }
 
-    /// Open extents, those with the fewest taken slots first.
+    /// Open extents, those that are closing first, then those with the fewest taken slots.
     pub(crate) fn by_use(&self) -> Vec<Arc<Extent>> {
         let s = lock(&self.state);
-        let mut all: Vec<(u32, &Taken)> = s.extents.iter().flatten().map(|t| (t.used, t)).collect();
-        all.sort_by_key(|(used, t)| (*used, t.extent.number));
-        all.into_iter().map(|(_, t)| Arc::clone(&t.extent)).collect()
+        let mut all: Vec<&Taken> = s.extents.iter().flatten().collect();
+        all.sort_by_key(|t| (t.closing.is_none(), t.used, t.extent.number));
+        all.into_iter().map(|t| Arc::clone(&t.extent)).collect()
     }
 
-    /// Takes the free slots of an extent away, so that nothing new goes into it.
-    pub(crate) fn close(&self, extent: &Extent) {
+    /// Sets the free slots of an extent aside, so that nothing new goes into it; `false` where `most` others are closing
+    /// already and it is not.
+    pub(crate) fn close(&self, extent: &Extent, most: usize) -> bool {
         let mut s = lock(&self.state);
+        let others = s.extents.iter().flatten().filter(|t| t.closing.is_some()).count();
         s.end_windows();
-        if let Some(Some(t)) = s.extents.get_mut(extent.number as usize) {
-            t.closing = true;
-        }
         let (first, end) = (extent.slot(0), (extent.number + 1) << SHIFT);
-        s.free.withdraw(first, end);
+        let s = &mut *s;
+        let Some(Some(t)) = s.extents.get_mut(extent.number as usize) else {
+            return false;
+        };
+        if t.closing.is_none() {
+            if others >= most {
+                return false;
+            }
+            t.closing = Some(s.free.withdraw(first, end));
+        }
+        true
     }
 
-    /// Forgets an extent that is closing and of which no slot is taken; `false` while one is.
-    pub(crate) fn remove_unused(&self, extent: &Extent) -> bool {
+    /// Lets closing extents take blocks again; returns whether that freed slots.
+    pub(crate) fn reopen(&self) -> bool {
+        let mut s = lock(&self.state);
+        let s = &mut *s;
+        let aside: Vec<Run> = s
+            .extents
+            .iter_mut()
+            .flatten()
+            .filter_map(|t| t.closing.take())
+            .flatten()
+            .collect();
+        aside.iter().for_each(|&r| s.free.add(r));
+        !aside.is_empty()
+    }
+
+    /// Forgets an extent that is closing, of which no slot is taken and that nobody but the caller has open; `false`
+    /// while somebody does: its bytes would outlive its name.
+    pub(crate) fn remove_unused(&self, extent: &Arc<Extent>) -> bool {
         let mut s = lock(&self.state);
         let Some(slot) = s.extents.get_mut(extent.number as usize) else {
             return false;
         };
-        let unused = slot.as_ref().is_some_and(|t| t.closing && t.used == 0);
+        let unused = slot
+            .as_ref()
+            .is_some_and(|t| t.closing.is_some() && t.used == 0 && Arc::strong_count(&t.extent) <= 2);
         if unused {
             *slot = None;
         }
@@ -325,12 +354,12 @@ impl Pack {
 }
 
 impl State {
-    fn hand_out(&mut self, run: Run, out: &mut Vec<(Arc<Extent>, Run)>) -> u32 {
+    fn hand_out(&mut self, run: Run, out: &mut VecDeque<(Arc<Extent>, Run)>) -> u32 {
         let Some(Some(t)) = self.extents.get_mut((run.first >> SHIFT) as usize) else {
             return run.len;
         };
         t.used += run.len;
-        out.push((Arc::clone(&t.extent), run));
+        out.push_back((Arc::clone(&t.extent), run));
         run.len
     }
 
@@ -339,8 +368,9 @@ impl State {
             return;
         };
         t.used = t.used.saturating_sub(run.len);
-        if !t.closing {
-            self.free.add(run);
+        match &mut t.closing {
+            Some(aside) => aside.push(run),
+            None => self.free.add(run),
         }
     }
 
@@ -441,7 +471,7 @@ mod tests {
     }
 
     fn take(p: &Pack, n: u32, req: u64) -> Vec<Run> {
-        let mut out = Vec::new();
+        let mut out = VecDeque::new();
         p.take(n, RequestId(req), &mut out);
         out.into_iter().map(|(_, r)| r).collect()
     }
@@ -487,13 +517,44 @@ mod tests {
             .flat_map(|r| r.first..r.first + r.len)
             .collect();
         let first = p.extent_of(held[0]).unwrap();
-        p.close(&first);
+        assert!(p.close(&first, 1));
         let more: u32 = take(&p, 32, 2).iter().map(|r| r.len).sum();
         assert_eq!(more, 16, "only the other extent");
         assert!(!p.remove_unused(&first));
         p.give(&mut held);
         assert!(take(&p, 1, 3).is_empty() && p.remove_unused(&first));
         assert!(p.extent_of(held[0]).is_none() && p.free_number() == Some(0));
+    }
+
+    #[test]
+    fn an_extent_that_somebody_still_has_open_is_not_forgotten() {
+        let p = pack(1, 16);
+        let mine = p.extent_of(0).unwrap();
+        assert!(p.close(&mine, 1));
+        let reader = p.extent_of(3);
+        assert!(!p.remove_unused(&mine));
+        drop(reader);
+        assert!(p.remove_unused(&mine));
+    }
+
+    #[test]
+    fn few_extents_close_at_a_time_and_all_their_slots_come_back() {
+        let p = pack(3, 16);
+        let mut held: Vec<u32> = take(&p, 4, 1)
+            .iter()
+            .flat_map(|r| r.first..r.first + r.len)
+            .collect();
+        let all = p.by_use();
+        let closed = all.iter().filter(|e| p.close(e, 2)).count();
+        assert_eq!(closed, 2);
+        assert!(
+            all.iter().filter(|e| p.close(e, 2)).count() == 2,
+            "again the same"
+        );
+        p.give(&mut held);
+        assert!(p.reopen() && !p.reopen());
+        assert_eq!(p.free(), 48);
+        assert_eq!(take(&p, 48, 1).iter().map(|r| r.len).sum::<u32>(), 48);
     }
 
     #[test]

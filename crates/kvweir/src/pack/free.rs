@@ -106,15 +106,15 @@ impl FreeRuns {
         }
     }
 
-    /// Takes all free slots between `first` and `end`, runs that begin there; returns how many.
-    pub(crate) fn withdraw(&mut self, first: u32, end: u32) -> u32 {
+    /// Takes all free slots between `first` and `end`, runs that begin there.
+    pub(crate) fn withdraw(&mut self, first: u32, end: u32) -> Vec<Run> {
         let runs: Vec<Run> = self
             .by_place
             .range(first..end)
             .map(|(&first, &len)| Run { first, len })
             .collect();
         runs.iter().for_each(|&r| self.remove(r));
-        runs.iter().map(|r| r.len).sum()
+        runs
     }
 
     /// How many runs there are.
@@ -173,7 +173,8 @@ mod tests {
                 prop_assert_eq!(f.total() + taken as u64, 150);
             }
             held.drain(..).for_each(|r| f.add(r));
-            prop_assert_eq!((f.runs(), f.withdraw(64, 128), f.total()), (3, 50, 100));
+            let second = vec![Run { first: 64, len: 50 }];
+            prop_assert_eq!((f.runs(), f.withdraw(64, 128), f.total()), (3, second, 100));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Slots for a store: free ones, then a new extent while the bound has room for one, then evicted ones. Blocks that have
 //! files of their own go before packed ones: what they cost becomes extents.
 
-use std::{io, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{
     Pack,
@@ -41,34 +41,91 @@ const BESIDE_BLOCKS: u64 = 8;
 /// Bytes of zeros written at once where a file system cannot preallocate.
 const ZEROS: usize = 1 << 20;
 
+/// Why no slots could be had.
+pub(crate) enum NoSlots {
+    /// Nothing more can go.
+    Room(NoRoom),
+    /// An extent could not be made, and nothing can go.
+    Disk(io::Error),
+}
+
+/// What came of making an extent.
+enum Grown {
+    /// There are free slots.
+    Yes,
+    /// The bound has no room for one.
+    NoRoom,
+    /// The disk refuses, and evicting does not help.
+    Failed(io::Error),
+}
+
+/// Bytes reserved for an extent that is being made: what is left is given back when dropped, which also a panic does.
+struct Promise<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.core).budget.release(self.bytes);
+    }
+}
+
+/// An entry of a file that is being made. Dropped only by a panic.
+struct Making<'a>(&'a Shared, Id);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.core).index.remove(self.1);
+    }
+}
+
 impl Shared {
-    /// Takes up to `n` slots for `req`, evicting as needed; some, or none and the reason. Never waits for anybody but who
-    /// makes an extent.
+    /// Takes up to `n` slots for `req`, evicting as needed, and adds them to `out`; some, or none and the reason. Never
+    /// waits for anybody but who makes an extent.
     pub(crate) fn take_slots(
         &self,
         pack: &Pack,
         n: u32,
         req: RequestId,
-    ) -> Result<Vec<(Arc<Extent>, Run)>, NoRoom> {
-        let mut runs = Vec::new();
-        let mut got = 0;
+        out: &mut VecDeque<(Arc<Extent>, Run)>,
+    ) -> Result<(), NoSlots> {
         if lock(&self.core).trimming {
-            return Err(NoRoom(RefuseReason::Trimming));
+            return Err(NoSlots::Room(NoRoom(RefuseReason::Trimming)));
         }
+        self.free_forgotten(pack);
+        let (mut got, mut failed) = (0, None);
         loop {
-            got += pack.take(n - got, req, &mut runs);
-            if got >= n || !self.grow(pack) && !self.evict_slots(pack, n - got) {
+            got += pack.take(n - got, req, out);
+            if got >= n {
+                return Ok(());
+            }
+            if failed.is_none() {
+                match self.grow(pack) {
+                    Grown::Yes => continue,
+                    Grown::NoRoom => {}
+                    Grown::Failed(e) => failed = Some(e),
+                }
+            }
+            if !self.reopen(pack) && !self.evict_slots(pack, n - got, failed.is_none()) {
                 break;
             }
         }
-        if got == 0 {
-            return Err(NoRoom(RefuseReason::NoRoom));
+        match failed {
+            _ if got > 0 => Ok(()),
+            Some(e) => Err(NoSlots::Disk(e)),
+            None => Err(NoSlots::Room(NoRoom(RefuseReason::NoRoom))),
         }
-        Ok(runs)
     }
 
-    /// Evicts about `n` blocks; `false` when nothing can go.
-    fn evict_slots(&self, pack: &Pack, n: u32) -> bool {
+    /// Takes slots of extents that were to be given back and are not any more.
+    fn reopen(&self, pack: &Pack) -> bool {
+        lock(&self.core).budget.above_bound() == 0 && pack.reopen()
+    }
+
+    /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false` when
+    /// nothing can go.
+    fn evict_slots(&self, pack: &Pack, n: u32, files_help: bool) -> bool {
         let n = u64::from(n.max(EVICT_AT_ONCE));
         let (mut freed, mut files) = (Vec::new(), Vec::new());
         let now = self.clock.now();
@@ -76,7 +133,7 @@ impl Shared {
             let mut core = lock(&self.core);
             core.pressure += n * pack.slot_bytes;
             let mut want = n * pack.slot_bytes;
-            if core.orphans.is_empty() && core.policy.is_empty() {
+            if !files_help || core.orphans.is_empty() && core.policy.is_empty() {
                 want = 0;
             }
             while want > 0 && !core.choose_victims(want, now, &mut files) {
@@ -94,38 +151,49 @@ impl Shared {
         any
     }
 
-    /// Makes an extent if the bound has room for one; `false` if not.
-    fn grow(&self, pack: &Pack) -> bool {
+    /// Makes an extent if the bound has room for one.
+    fn grow(&self, pack: &Pack) -> Grown {
         let _turn = lock(&pack.grow);
         if pack.free() > 0 {
             // somebody else made one, or gave slots back, meanwhile
-            return true;
+            return Grown::Yes;
+        }
+        let now = self.clock.now();
+        if lock(&self.core).no_help_until.is_some_and(|until| now < until) {
+            return Grown::Failed(io::ErrorKind::StorageFull.into());
         }
         let fs_block = self.params.fs_block;
         let beside = BESIDE_BLOCKS * fs_block;
-        let Some(slots) = self.slots_that_fit(pack, beside) else {
-            return false;
+        let (Some(number), Some(slots)) = (pack.free_number(), self.slots_that_fit(pack, beside)) else {
+            return Grown::NoRoom;
         };
         let cost = extent_cost(slots, pack.slot_bytes, fs_block) + beside;
         if self.keep_floor(cost).is_err() {
-            return false;
+            return Grown::NoRoom;
         }
         {
             let mut core = lock(&self.core);
             if core.budget.room() < cost {
-                return false;
+                return Grown::NoRoom;
             }
             core.budget.grant(cost);
         }
-        match self.make_extent(pack, slots, cost) {
-            Ok(()) => true,
-            Err(e) => {
-                if classify(&e) == IoClass::Full {
+        match self.make_extent(pack, number, slots, cost) {
+            Ok(()) => Grown::Yes,
+            Err(e) if classify(&e) == IoClass::Full => {
+                let mut core = lock(&self.core);
+                if core.budget.effective() == core.budget.bound() {
+                    drop(core);
                     self.device_full(&e);
-                } else {
-                    tracing::warn!(tier = %self.params.name, error = %e, "no extent could be made");
+                    return Grown::NoRoom;
                 }
-                false
+                // what was evicted for it since did not help
+                core.eviction_does_not_help(now);
+                Grown::Failed(e)
+            }
+            Err(e) => {
+                tracing::warn!(tier = %self.params.name, error = %e, "no extent could be made");
+                Grown::Failed(e)
             }
         }
     }
@@ -148,41 +216,36 @@ impl Shared {
     }
 
     /// Makes and opens an extent, for which `reserved` bytes are; they are given back, or counted as what became of them.
-    fn make_extent(&self, pack: &Pack, slots: u32, reserved: u64) -> io::Result<()> {
-        let number = pack.free_number().ok_or(io::ErrorKind::QuotaExceeded);
-        let slot_bytes = u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput);
+    fn make_extent(&self, pack: &Pack, number: u32, slots: u32, reserved: u64) -> io::Result<()> {
         let header = Header {
             slots,
-            slot_bytes: slot_bytes.unwrap_or(0),
+            slot_bytes: u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput)?,
             block_len: self.params.block_len as u64,
             nonce: self.nonce(),
             namespace: *self.ns.digest(),
             made_at: self.clock.unix_seconds(),
         };
         let fs_block = self.params.fs_block;
-        let mut left = reserved;
+        let mut promise = Promise {
+            shared: self,
+            bytes: reserved,
+        };
         // without its table a data file is nothing: the table comes last
         let data_cost = data_cost(slots, pack.slot_bytes, fs_block);
+        let data = self.make_part(Part::Data, &header, data_cost, &mut promise.bytes)?;
         let table_cost = table_cost(slots, fs_block);
-        let made = number.and(slot_bytes).map_err(io::Error::from).and_then(|_| {
-            let data = self.make_part(Part::Data, &header, data_cost, &mut left)?;
-            match self.make_part(Part::Table, &header, table_cost, &mut left) {
-                Ok(table) => Ok([table, data]),
-                Err(e) => {
-                    self.remove_part(data, EvictReason::NoSpace);
-                    Err(e)
-                }
-            }
-        });
-        lock(&self.core).budget.release(left);
-        let ids = made?;
+        let table = self
+            .make_part(Part::Table, &header, table_cost, &mut promise.bytes)
+            .inspect_err(|_| self.remove_part(data, EvictReason::NoSpace))?;
+        drop(promise);
+        let ids = [table, data];
         let files = self.open_extent(header.nonce).inspect_err(|_| {
             ids.into_iter()
                 .for_each(|id| self.remove_part(id, EvictReason::NoSpace));
         })?;
         lock(&self.core).no_help_until = None;
         let all = Run { first: 0, len: slots };
-        let extent = files.into_extent(number?, header, ids, 0);
+        let extent = files.into_extent(number, header, ids, 0);
         pack.add(Arc::new(extent), 0, [all]);
         Ok(())
     }
@@ -205,10 +268,11 @@ impl Shared {
         }
         let id = {
             let mut core = lock(&self.core);
-            let shelf = core.index.shelf_id(shelf).ok_or(io::ErrorKind::QuotaExceeded)?;
+            let shelf = core.index.shelf_id(shelf).ok_or(io::ErrorKind::OutOfMemory)?;
             let id = core.index.insert(fp, shelf, fan, State::Writing, 0);
             id.ok_or(io::ErrorKind::OutOfMemory)?
         };
+        let making = Making(self, id);
         let (mut change, entered) = self.dirs.enter(&*self.disk, self.own_dir(), 0, fan, at.leaf);
         let made = entered.and_then(|()| {
             let made = self.publish_part(part, &at, header);
@@ -220,6 +284,7 @@ impl Shared {
             made
         });
         self.tell_part(&made, fp, (shelf, fan), cost, header.made_at);
+        std::mem::forget(making);
         let mut core = lock(&self.core);
         let spent = if made.is_ok() { cost } else { 0 } + change.now.saturating_sub(change.before);
         let paid = spent.min(*reserved);

@@ -9,6 +9,7 @@ use super::{
     extents::Extent,
     format::{Header, MAX_PACKED_KEY, RECORD_BYTES, Record, block_sum, tag},
     free::Run as SlotRun,
+    room::NoSlots,
 };
 use crate::{
     error::{ErrorKind, IoClass, classify},
@@ -21,7 +22,7 @@ use crate::{
         is_aligned,
         pool::Worker,
     },
-    metrics::RefuseReason,
+    metrics::{EvictReason, RefuseReason},
     sync::{atomic::Ordering, lock},
     tier::BlockOutcome,
 };
@@ -58,15 +59,30 @@ struct Moving {
 /// those who joined are told (I4).
 struct Claims<'a> {
     run: &'a StoreRun,
+    pack: &'a Pack,
     left: VecDeque<Fresh>,
-    /// Those of the run that is being written.
+    /// Slots that were handed out and have no blocks yet.
+    slots: VecDeque<(Arc<Extent>, SlotRun)>,
+    /// Blocks that are being written, and their slots.
     moving: Vec<Id>,
+    into: Vec<SlotRun>,
+}
+
+impl Claims<'_> {
+    /// Gives slots back of which nothing became.
+    fn give(&self, run: SlotRun) {
+        let mut slots: Vec<u32> = (run.first..run.first + run.len).collect();
+        self.pack.give(&mut slots);
+    }
 }
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
         let ids = self.moving.drain(..).chain(self.left.drain(..).map(|f| f.id));
         ids.for_each(|id| self.run.abort(id, ErrorKind::Unavailable));
+        let handed = std::mem::take(&mut self.slots).into_iter().map(|(_, r)| r);
+        let runs = std::mem::take(&mut self.into).into_iter().chain(handed);
+        runs.for_each(|r| self.give(r));
     }
 }
 
@@ -106,8 +122,11 @@ impl StoreRun {
         let s = &*self.shared;
         let mut claims = Claims {
             run: self,
+            pack,
             left: VecDeque::with_capacity(units.len()),
+            slots: VecDeque::new(),
             moving: Vec::new(),
+            into: Vec::new(),
         };
         for unit in units {
             if !self.progress.start(unit, s.clock.now()) {
@@ -123,18 +142,22 @@ impl StoreRun {
         }
         while !claims.left.is_empty() {
             let n = u32::try_from(claims.left.len()).unwrap_or(u32::MAX);
-            let runs = match s.take_slots(pack, n, self.req) {
-                Ok(runs) => runs,
-                Err(no) => {
-                    lock(&s.core).stats.refused(no.0, claims.left.len() as u64);
-                    while let Some(f) = claims.left.pop_front() {
-                        self.abort(f.id, no.kind());
-                        self.finish(f.unit, BlockOutcome::Failed(no.kind()));
+            if let Err(no) = s.take_slots(pack, n, self.req, &mut claims.slots) {
+                let blocks = claims.left.len() as u64;
+                let kind = match no {
+                    NoSlots::Room(no) => {
+                        lock(&s.core).stats.refused(no.0, blocks);
+                        no.kind()
                     }
-                    break;
+                    NoSlots::Disk(e) => self.not_written(&e, blocks),
+                };
+                while let Some(f) = claims.left.pop_front() {
+                    self.abort(f.id, kind);
+                    self.finish(f.unit, BlockOutcome::Failed(kind));
                 }
-            };
-            self.store_runs(pack, runs, &mut claims, &mut *worker.engine);
+                break;
+            }
+            self.store_runs(pack, &mut claims, &mut *worker.engine);
             claims.moving.clear();
         }
     }
@@ -163,13 +186,11 @@ impl StoreRun {
                         core.waiters.entry(id).or_default().extend(waits);
                         return Begin::Joined;
                     }
-                    State::Bad if packed && core.is_evictable(id) => {
+                    // who still reads what is bad there keeps its slot until then
+                    State::Bad if packed => {
                         core.packed.remove(id);
-                        let reason = crate::metrics::EvictReason::Corrupt;
-                        core.drop_packed(id, reason, pack.slot_bytes, &mut freed);
+                        core.drop_packed(id, EvictReason::Corrupt, pack.slot_bytes, &mut freed);
                     }
-                    // somebody still reads what is bad there
-                    State::Bad if packed => return Begin::Refused(ErrorKind::Busy),
                     State::Free | State::Dead => {}
                     _ => return Begin::File,
                 }
@@ -200,20 +221,17 @@ impl StoreRun {
         })
     }
 
-    /// Writes the next blocks of `claims` into runs of slots.
-    fn store_runs(
-        &self,
-        pack: &Pack,
-        runs: Vec<(Arc<Extent>, SlotRun)>,
-        claims: &mut Claims<'_>,
-        engine: &mut dyn Engine,
-    ) {
+    /// Writes the next blocks of `claims` into its slots.
+    fn store_runs(&self, pack: &Pack, claims: &mut Claims<'_>, engine: &mut dyn Engine) {
         let s = &*self.shared;
-        let mut writing: Vec<Writing> = runs
-            .into_iter()
-            .map(|(extent, run)| self.fill_run(pack, extent, run, claims))
-            .filter(|w| !w.blocks.is_empty())
-            .collect();
+        let mut writing: Vec<Writing> = Vec::with_capacity(claims.slots.len());
+        while let Some((extent, run)) = claims.slots.pop_front() {
+            claims.into.push(run);
+            let w = self.fill_run(extent, run, claims);
+            if !w.blocks.is_empty() {
+                writing.push(w);
+            }
+        }
         if writing.is_empty() {
             return;
         }
@@ -236,6 +254,7 @@ impl StoreRun {
             .sum();
         self.progress
             .end_io(s.clock.now(), good as u64 * s.params.block_len as u64);
+        claims.into.clear();
         for (w, published) in writing.drain(..).zip(published) {
             let first = w.first;
             // no I/O touches their memory any more (I5)
@@ -256,7 +275,7 @@ impl StoreRun {
     }
 
     /// Chooses the next blocks for a run of slots, with their checksums; gives back slots that are too many.
-    fn fill_run(&self, pack: &Pack, extent: Arc<Extent>, run: SlotRun, claims: &mut Claims<'_>) -> Writing {
+    fn fill_run(&self, extent: Arc<Extent>, run: SlotRun, claims: &mut Claims<'_>) -> Writing {
         let mut blocks: Vec<Moving> = Vec::with_capacity(run.len as usize);
         while blocks.len() < run.len as usize
             && let Some(f) = claims.left.pop_front()
@@ -284,8 +303,13 @@ impl StoreRun {
             }
         }
         let used = u32::try_from(blocks.len()).unwrap_or(run.len);
-        let mut spare: Vec<u32> = (run.first + used..run.first + run.len).collect();
-        pack.give(&mut spare);
+        if let Some(last) = claims.into.last_mut() {
+            last.len = used;
+        }
+        claims.give(SlotRun {
+            first: run.first + used,
+            len: run.len - used,
+        });
         Writing {
             extent,
             first: run.first,
@@ -348,7 +372,16 @@ impl StoreRun {
             };
             record.encode(w.extent.header.nonce, place, out);
         }
-        write_all_at(&*w.extent.table, &table, Header::record_at(first))
+        write_all_at(&*w.extent.table, &table, Header::record_at(first))?;
+        let Err(late) = self.progress.check() else {
+            return Ok(());
+        };
+        // reported failed while this hung: taken back; where that fails it stays, and is what was to be stored
+        table.fill(0);
+        match write_all_at(&*w.extent.table, &table, Header::record_at(first)) {
+            Ok(()) => Err(late),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Makes blocks that were written hits.
@@ -371,7 +404,6 @@ impl StoreRun {
                 core.events.stored(key);
                 waiters.extend(core.waiters.remove(&id).into_iter().flatten());
             }
-            core.no_help_until = None;
         }
         for w in waiters {
             w.run.finish(w.unit, BlockOutcome::Present);

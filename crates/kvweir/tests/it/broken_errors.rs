@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kvweir::{
     ErrorKind,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{
         fault::{Fault, Op, Rule},
         pool::PoolSize,
@@ -16,12 +16,11 @@ use kvweir::{
 
 use crate::{
     broken::{BOUND, Bench, EIO, LOST, bench, until},
-    support::{LEN, R, Root, all_ok, client, file_of, files, keys, ns, store},
+    support::{LEN, R, Root, all_ok, client, file_of, files, in_both_layouts, keys, ns, store},
 };
 
-#[test]
-fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows() {
-    let mut b = bench(|_| (), true);
+fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows(layout: Layout) {
+    let mut b = bench(layout, |_| (), true);
     b.disk.add(Rule::new(Op::Write, Fault::Errno(EIO)));
     for n in 100..105 {
         assert_eq!(b.state(), 0);
@@ -57,9 +56,8 @@ fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows() {
     assert_eq!(b.hits(0..10), 10, "nothing was lost");
 }
 
-#[test]
-fn what_waits_when_the_breaker_opens_is_not_tried_any_more() {
-    let mut b = bench(|s| s.pool = PoolSize::new(1, 1), true);
+fn what_waits_when_the_breaker_opens_is_not_tried_any_more(layout: Layout) {
+    let mut b = bench(layout, |s| s.pool = PoolSize::new(1, 1), true);
     b.disk.add(Rule::new(Op::Write, Fault::Errno(EIO)));
     // nobody polls meanwhile
     for n in 100..120 {
@@ -72,9 +70,8 @@ fn what_waits_when_the_breaker_opens_is_not_tried_any_more() {
     b.recover();
 }
 
-#[test]
-fn a_probe_that_fails_keeps_it_open() {
-    let mut b = bench(|_| (), true);
+fn a_probe_that_fails_keeps_it_open(layout: Layout) {
+    let mut b = bench(layout, |_| (), true);
     for op in [Op::Write, Op::Space] {
         b.disk.add(Rule::new(op, Fault::Errno(EIO)));
     }
@@ -94,11 +91,15 @@ fn a_probe_that_fails_keeps_it_open() {
     b.recover();
 }
 
-#[test]
-fn errors_that_do_not_speak_against_the_device_do_not_open_it() {
+fn errors_that_do_not_speak_against_the_device_do_not_open_it(layout: Layout) {
     for errno in [28, 24, 11, 110, 30, 13, 1, 117, 84] {
-        let mut b = bench(|_| (), true);
-        b.disk.add(Rule::new(Op::Create, Fault::Errno(errno)));
+        let mut b = bench(layout, |_| (), true);
+        let op = if layout == Layout::Pack {
+            Op::Write
+        } else {
+            Op::Create
+        };
+        b.disk.add(Rule::new(op, Fault::Errno(errno)));
         for n in 100..112 {
             assert!(!b.c.store(R, &[key(n)])[0].is_ok());
         }
@@ -109,7 +110,7 @@ fn errors_that_do_not_speak_against_the_device_do_not_open_it() {
         );
         b.recover();
     }
-    let mut b = bench(|_| (), true);
+    let mut b = bench(layout, |_| (), true);
     b.disk.add(Rule::new(Op::Read, Fault::Errno(117)));
     for n in 0..8 {
         assert!(b.c.lookup(&key(n), R) && !b.c.load(R, &[key(n)])[0].is_ok());
@@ -122,7 +123,7 @@ fn errors_that_do_not_speak_against_the_device_do_not_open_it() {
 fn a_block_that_the_file_system_calls_corrupt_is_removed() {
     for errno in [74, 117, 84, 61] {
         for op in [Op::Open, Op::Read] {
-            let mut b = bench(|_| (), true);
+            let mut b = bench(Layout::Fs, |_| (), true);
             let file = file_of(b.c.tier.namespace_dir(), &key(4));
             let rule = Rule::new(op, Fault::Errno(errno)).path(file.to_str().unwrap());
             b.disk.add(rule);
@@ -138,10 +139,10 @@ fn a_block_that_the_file_system_calls_corrupt_is_removed() {
     }
 }
 
-#[test]
-fn one_flipped_bit_is_never_served() {
+fn one_flipped_bit_is_never_served(layout: Layout) {
     for op in [Op::Read, Op::Write] {
-        let mut b = bench(|_| (), true);
+        let mut b = bench(layout, |_| (), true);
+        // a packed block is written before its record
         b.disk.add(Rule::new(op, Fault::Flip).path(".bin").times(1));
         store(&mut b.c, &[key(100)]);
         assert!(b.c.lookup(&key(100), R));
@@ -154,7 +155,7 @@ fn one_flipped_bit_is_never_served() {
 
 #[test]
 fn a_disk_that_runs_full_below_the_bound_goes_on_with_what_it_holds() {
-    let mut b = bench(|_| (), true);
+    let mut b = bench(Layout::Fs, |_| (), true);
     b.disk
         .add(Rule::new(Op::Write, Fault::FullAt(30 * (LEN as u64 + 4096))));
     let stored = keys(100..160)
@@ -172,7 +173,7 @@ fn a_disk_that_runs_full_below_the_bound_goes_on_with_what_it_holds() {
 }
 
 /// Everything below a directory with length, blocks and times.
-fn tree(root: &std::path::Path) -> Vec<(PathBuf, u64, std::time::SystemTime)> {
+pub(crate) fn tree(root: &std::path::Path) -> Vec<(PathBuf, u64, std::time::SystemTime)> {
     let mut all: Vec<_> = files(root)
         .into_iter()
         .map(|p| {
@@ -186,7 +187,7 @@ fn tree(root: &std::path::Path) -> Vec<(PathBuf, u64, std::time::SystemTime)> {
 
 #[test]
 fn a_read_only_root_is_served_and_left_as_it_is() {
-    let b = bench(|_| (), true);
+    let b = bench(Layout::Fs, |_| (), true);
     let Bench { root, disk, c, .. } = b;
     // what a sweep would take, an empty directory, and a block that is provably wrong
     let leaf = file_of(c.tier.namespace_dir(), &key(1))
@@ -265,4 +266,12 @@ fn a_read_only_root_must_exist() {
         e.to_string().contains("does not exist") && !root.path().exists(),
         "{e}"
     );
+}
+
+in_both_layouts! {
+    five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows,
+    what_waits_when_the_breaker_opens_is_not_tried_any_more,
+    a_probe_that_fails_keeps_it_open,
+    errors_that_do_not_speak_against_the_device_do_not_open_it,
+    one_flipped_bit_is_never_served,
 }

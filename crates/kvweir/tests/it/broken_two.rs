@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use kvweir::{
     Key,
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{
         OsDisk, Region,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -17,7 +17,7 @@ use kvweir::{
 
 use crate::{
     broken::pause,
-    support::{LEN, Root, keys, ns},
+    support::{LEN, Root, in_both_layouts, keys, ns},
 };
 
 fn store(m: &mut Manager, req: RequestId, ks: &[Key]) {
@@ -61,9 +61,8 @@ fn resolve(m: &mut Manager, req: RequestId, ks: &[Key]) -> usize {
     panic!("lookups never settle");
 }
 
-#[test]
-fn a_tier_that_hangs_costs_one_deadline_and_the_other_tier_serves() {
-    let (near, far) = (Root::new(), Root::new());
+fn a_tier_that_hangs_costs_one_deadline_and_the_other_tier_serves(layout: Layout) {
+    let (near, far) = (Root::of(layout), Root::of(layout));
     let disk = FaultDisk::new(Arc::new(OsDisk));
     let settings = |root: &Root| FsSettings {
         events: false,
@@ -143,4 +142,8 @@ fn a_tier_that_hangs_costs_one_deadline_and_the_other_tier_serves() {
     settle(&mut m);
     assert!(stats(&m).stored_blocks >= 12, "{:?}", stats(&m));
     m.shutdown();
+}
+
+in_both_layouts! {
+    a_tier_that_hangs_costs_one_deadline_and_the_other_tier_serves,
 }

@@ -17,7 +17,7 @@ use std::{
 
 use kvweir::{
     Key,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::pool::PoolSize,
     tier::{BlockOutcome, RequestId, Tier, conformance::key},
 };
@@ -25,6 +25,7 @@ use kvweir::{
 use crate::support::*;
 
 const ROOT: &str = "KVWEIR_TEST_ROOT";
+const PACKED: &str = "KVWEIR_TEST_PACKED";
 const SIZE: u64 = 48 << 20;
 /// A block with its trailer and two directories of its own.
 const EACH: u64 = FILE + 8192;
@@ -32,9 +33,10 @@ const EACH: u64 = FILE + 8192;
 const BLOCKS: u64 = 8;
 const OUTSTANDING: usize = 12;
 
-fn settings(root: &Path, bound: u64) -> FsSettings {
+fn settings(root: &Path, bound: u64, layout: Layout) -> FsSettings {
     FsSettings {
         max_bytes: Some(bound),
+        layout,
         events: false,
         pool: PoolSize::new(4, 32),
         ..FsSettings::new(root)
@@ -55,7 +57,12 @@ fn child() {
         number("KVWEIR_TEST_KEYS").unwrap(),
         number("KVWEIR_TEST_SEED").unwrap(),
     );
-    let tier = FsBuilder::new(settings(Path::new(&root), bound), ns("model"), LEN)
+    let layout = if std::env::var_os(PACKED).is_some() {
+        Layout::Pack
+    } else {
+        Layout::Fs
+    };
+    let tier = FsBuilder::new(settings(Path::new(&root), bound, layout), ns("model"), LEN)
         .walk_patience(Duration::from_secs(60))
         .open()
         .unwrap();
@@ -105,7 +112,15 @@ fn child() {
 }
 
 pub(crate) fn spawn(root: &Path, bound: u64, range: u64, seed: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    spawn_with(Layout::Fs, root, bound, range, seed)
+}
+
+fn spawn_with(layout: Layout, root: &Path, bound: u64, range: u64, seed: u64) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    if layout == Layout::Pack {
+        child.env(PACKED, "1");
+    }
+    child
         .args(["--exact", "crash::child", "--ignored", "--nocapture"])
         .env(ROOT, root)
         .env("KVWEIR_TEST_BOUND", bound.to_string())
@@ -167,7 +182,7 @@ struct Counts {
 }
 
 /// Kills the child `kills` times; with `evicts`, the keys are three times what fits.
-fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
+fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> Counts {
     let mount = Tmpfs::new("256m");
     let plain = Root::new();
     let root = mount.as_ref().map_or(plain.path(), |m| m.path().join("kv"));
@@ -175,7 +190,11 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
         println!("no right to mount a tmpfs: the bound is compared with the account and du only");
     }
     let bound = SIZE / 4;
-    let fits = bound / EACH;
+    let fits = match layout {
+        // with the records and trees of the extents
+        Layout::Pack => bound / (LEN as u64 + 512),
+        _ => bound / EACH,
+    };
     let range = if evicts { fits * 3 } else { fits / 3 };
     let mut rng = Rng(seed);
     let mut c = Counts::default();
@@ -189,7 +208,7 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
             known.clear();
         }
         let mut watch = mount.as_ref().map(|m| Watch::start(m.path().to_owned()));
-        let mut child = spawn(&root, bound, range, rng.next());
+        let mut child = spawn_with(layout, &root, bound, range, rng.next());
         let out = child.stdout.take().unwrap();
         let mut lines = BufReader::new(out).lines().map_while(Result::ok);
         assert!(lines.any(|l| l == "ready"), "the child does not open the root");
@@ -213,7 +232,7 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
         // what was stored and not told any more is more recent too
         order += BLOCKS * OUTSTANDING as u64;
         // what lies there belongs to the account to the byte, and loads as it was stored
-        let mut tier = client(FsBuilder::new(settings(&root, bound), ns("model"), LEN));
+        let mut tier = client(FsBuilder::new(settings(&root, bound, layout), ns("model"), LEN));
         let s = tier.tier.stats();
         c.swept += s.swept_files;
         c.replayed += u64::from(s.startup_seconds < 10.0);
@@ -222,14 +241,26 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
             .iter()
             .filter(|p| p.extension().is_some_and(|e| e == "bin"))
             .count() as u64;
-        assert_eq!(
-            on_disk, s.blocks,
-            "files without an entry, or entries without a file"
-        );
+        let slots: Vec<u64> = extents(&root)
+            .iter()
+            .filter_map(|e| slots_of(e).map(u64::from))
+            .collect();
+        match layout {
+            Layout::Pack => assert!(
+                on_disk == 2 * slots.len() as u64 && slots.iter().sum::<u64>() >= s.blocks,
+                "{on_disk} files, {} of them extents, of {slots:?} slots, {} blocks",
+                slots.len(),
+                s.blocks
+            ),
+            _ => assert_eq!(
+                on_disk, s.blocks,
+                "files without an entry, or entries without a file"
+            ),
+        }
         let mut agreed = false;
         for _ in 0..250 {
-            let (before, du) = (tier.tier.stats().resident_bytes, du(&root));
-            agreed = before == du && tier.tier.stats().resident_bytes == du;
+            let (before, there) = (tier.tier.stats().resident_bytes, counted(&root));
+            agreed = before == there && tier.tier.stats().resident_bytes == there;
             if agreed {
                 break;
             }
@@ -238,9 +269,9 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
         let s = tier.tier.stats();
         assert!(
             agreed,
-            "account {} and du {} disagree: leaked bytes",
+            "account {} and what lies there, {}, disagree: leaked bytes",
             s.resident_bytes,
-            du(&root)
+            counted(&root)
         );
         assert!(s.resident_bytes <= bound);
         c.found += s.blocks;
@@ -273,15 +304,17 @@ fn kill_again_and_again(evicts: bool, kills: u64, seed: u64) -> Counts {
     c
 }
 
-#[test]
-fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks() {
-    let kills = number("KVWEIR_KILLS").unwrap_or(50);
+fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks(layout: Layout) {
+    let kills = number("KVWEIR_KILLS").unwrap_or(match layout {
+        Layout::Pack => 30,
+        _ => 50,
+    });
     let seed = number("KVWEIR_SEED").unwrap_or(20261129);
     println!("KVWEIR_SEED={seed}");
     for (evicts, kills) in [(false, kills / 2), (true, kills - kills / 2)] {
-        let c = kill_again_and_again(evicts, kills, seed);
+        let c = kill_again_and_again(layout, evicts, kills, seed);
         println!(
-            "{} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded and \
+            "{layout}, {} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded and \
              compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
             c.kills,
             if evicts { "evicting" } else { "without eviction" },
@@ -299,4 +332,8 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks() {
             "the test tests nothing"
         );
     }
+}
+
+in_both_layouts! {
+    killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks,
 }

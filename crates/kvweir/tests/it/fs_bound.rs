@@ -13,14 +13,17 @@ use std::{
 use kvweir::{
     ErrorKind, Key,
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{FsBuilder, FsSettings, Layout, min_bound},
     tier::{
         BlockOutcome, RequestId, Tier,
         conformance::{key, long_key},
     },
 };
 
-use crate::support::{FILE, LEN, R, Rng, Root, all_ok, assert_settled, client, du, file_of, keys, ns, store};
+use crate::support::{
+    FILE, LEN, R, Rng, Root, all_ok, assert_settled, client, du, file_of, in_both_layouts, keys, ns,
+    room_for, store,
+};
 
 /// Samples `du` until dropped.
 pub(crate) struct Watcher {
@@ -67,12 +70,11 @@ impl Watcher {
     }
 }
 
-#[test]
-fn du_never_exceeds_the_bound_while_many_jobs_store() {
+fn du_never_exceeds_the_bound_while_many_jobs_store(layout: Layout) {
     let mut rng = Rng(7);
     for policy in PolicyKind::ALL {
-        let root = Root::new();
-        let bound = min_bound(LEN) + rng.below(40) * (FILE + 8192) + rng.below(4096);
+        let root = Root::of(layout);
+        let bound = room_for(rng.below(40), layout) + rng.below(4096);
         let settings = FsSettings {
             policy,
             ..root.settings(bound)
@@ -85,24 +87,23 @@ fn du_never_exceeds_the_bound_while_many_jobs_store() {
                 c.submit_store(RequestId(n), &keys(from..from + 1 + rng.below(6)));
             }
             c.wait_all();
+            // the account is what lies there
             let s = crate::support::agreed(&mut c, &root);
             let now = root.du();
             assert!(
                 now <= bound && s.peak_bytes <= bound,
                 "{policy} round {round}: {now} of {bound}"
             );
-            assert_eq!(s.resident_bytes, now, "{policy} round {round}");
         }
         assert_settled(&mut c, &root);
     }
 }
 
-#[test]
-fn the_account_equals_du_after_stores_evictions_and_reopenings() {
-    let root = Root::new();
+fn the_account_equals_du_after_stores_evictions_and_reopenings(layout: Layout) {
+    let root = Root::of(layout);
     let mut rng = Rng(11);
     for round in 0..6 {
-        let bound = min_bound(LEN) + (20 + rng.below(30)) * (FILE + 8192);
+        let bound = room_for(20 + rng.below(30), layout);
         let mut c = root.open(bound);
         assert_settled(&mut c, &root);
         for _ in 0..60 {
@@ -111,7 +112,7 @@ fn the_account_equals_du_after_stores_evictions_and_reopenings() {
         }
         c.wait_all();
         let k = key(rng.below(300));
-        if c.holds(&k) {
+        if layout != Layout::Pack && c.holds(&k) {
             fs::write(file_of(c.tier.namespace_dir(), &k), b"damage").unwrap();
             c.load(R, &[k]);
         }
@@ -165,15 +166,15 @@ fn a_bound_below_one_block_is_refused_and_the_least_bound_holds_one() {
     assert_settled(&mut c, &root);
 }
 
-#[test]
-fn with_everything_pinned_a_store_fails_full_and_evicts_nothing() {
-    let root = Root::new();
-    let mut c = root.open(min_bound(LEN) + 12 * (FILE + 8192));
+fn with_everything_pinned_a_store_fails_full_and_evicts_nothing(layout: Layout) {
+    let root = Root::of(layout);
+    let mut c = root.open(room_for(12, layout));
     store(&mut c, &keys(0..100));
     let held: Vec<_> = keys(0..100).into_iter().filter(|k| c.lookup(k, R)).collect();
     let evicted = c.tier.stats().evicted_blocks;
     let mut refused = 0;
-    for n in 200..230 {
+    // slots are evicted many at a time: some are free
+    for n in 200..300 {
         match c.store(RequestId(2), &[key(n)])[0] {
             BlockOutcome::Failed(kind) => {
                 assert_eq!(kind, ErrorKind::Full);
@@ -260,10 +261,9 @@ fn blocks_of_other_namespaces_count_and_can_be_evicted() {
     assert_settled(&mut c, &root);
 }
 
-#[test]
-fn a_deep_walk_sees_the_bound_hold_while_jobs_run() {
-    let root = Root::new();
-    let bound = min_bound(LEN) + 60 * (FILE + 8192);
+fn a_deep_walk_sees_the_bound_hold_while_jobs_run(layout: Layout) {
+    let root = Root::of(layout);
+    let bound = room_for(60, layout);
     let mut c = root.open(bound);
     let w = Watcher::start(root.path());
     for n in 0..400u64 {
@@ -277,10 +277,9 @@ fn a_deep_walk_sees_the_bound_hold_while_jobs_run() {
     assert_settled(&mut c, &root);
 }
 
-#[test]
-fn stores_that_evict_beside_each_other_are_not_refused_while_nothing_is_pinned() {
-    let root = Root::new();
-    let mut c = root.open(min_bound(LEN) + 40 * (FILE + 8192));
+fn stores_that_evict_beside_each_other_are_not_refused_while_nothing_is_pinned(layout: Layout) {
+    let root = Root::of(layout);
+    let mut c = root.open(room_for(40, layout));
     store(&mut c, &keys(0..80));
     for n in 0..200u64 {
         c.submit_store(RequestId(n), &keys(1000 + n * 2..1002 + n * 2));
@@ -293,4 +292,12 @@ fn stores_that_evict_beside_each_other_are_not_refused_while_nothing_is_pinned()
         .count();
     assert_eq!(refused, 0, "of 400 blocks");
     assert_settled(&mut c, &root);
+}
+
+in_both_layouts! {
+    du_never_exceeds_the_bound_while_many_jobs_store,
+    the_account_equals_du_after_stores_evictions_and_reopenings,
+    with_everything_pinned_a_store_fails_full_and_evicts_nothing,
+    a_deep_walk_sees_the_bound_hold_while_jobs_run,
+    stores_that_evict_beside_each_other_are_not_refused_while_nothing_is_pinned,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvweir::{
     ErrorKind,
     clock::ManualClock,
-    fs::{FsBuilder, min_bound},
+    fs::{FsBuilder, Layout, min_bound},
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -16,32 +16,37 @@ use kvweir::{
 };
 
 use crate::support::{
-    FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, keys, ns, store, temps,
+    FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, in_both_layouts, keys, ns, store, temps,
 };
 
 const EPERM: i32 = 1;
-const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 const EACCES: i32 = 13;
 const EEXIST: i32 = 17;
-const EINVAL: i32 = 22;
+pub(crate) const EINVAL: i32 = 22;
 const EMFILE: i32 = 24;
-const ENOSPC: i32 = 28;
-const ETIMEDOUT: i32 = 110;
-const ESTALE: i32 = 116;
+pub(crate) const ENOSPC: i32 = 28;
+pub(crate) const ETIMEDOUT: i32 = 110;
+pub(crate) const ESTALE: i32 = 116;
 const EDQUOT: i32 = 122;
 
-const BOUND: u64 = 8 << 20;
+pub(crate) const BOUND: u64 = 8 << 20;
 
-struct Bench {
-    root: Root,
-    disk: FaultDisk,
-    clock: Arc<ManualClock>,
-    c: Fs,
+pub(crate) struct Bench {
+    pub(crate) root: Root,
+    pub(crate) disk: FaultDisk,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) c: Fs,
 }
 
 fn bench(bound: u64) -> Bench {
+    bench_of(Layout::Fs, bound)
+}
+
+/// A tier on a disk that can be broken, with ten blocks.
+pub(crate) fn bench_of(layout: Layout, bound: u64) -> Bench {
     let (root, disk, clock) = (
-        Root::new(),
+        Root::of(layout),
         FaultDisk::new(Arc::new(OsDisk)),
         Arc::new(ManualClock::new()),
     );
@@ -55,7 +60,7 @@ fn bench(bound: u64) -> Bench {
 
 impl Bench {
     /// The fault is over: everything settles and works.
-    fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.disk.heal();
         assert_settled(&mut self.c, &self.root);
         store(&mut self.c, &keys(900..905));
@@ -155,10 +160,9 @@ fn load_faults_fail_one_block_and_transient_ones_keep_the_file() {
     }
 }
 
-#[test]
-fn short_reads_and_interrupts_are_looped_over() {
+fn short_reads_and_interrupts_are_looped_over(layout: Layout) {
     for fault in [Fault::Short(1), Fault::Short(4096), Fault::Errno(4)] {
-        let mut b = bench(BOUND);
+        let mut b = bench_of(layout, BOUND);
         b.disk.add(Rule::new(Op::Read, fault).times(40));
         assert!(b.c.lookup(&key(2), R));
         all_ok(&b.c.load(R, &[key(2)]));
@@ -166,10 +170,9 @@ fn short_reads_and_interrupts_are_looped_over() {
     }
 }
 
-#[test]
-fn direct_io_refused_at_open_write_or_read_falls_back_to_buffered() {
+fn direct_io_refused_at_open_write_or_read_falls_back_to_buffered(layout: Layout) {
     for op in [Op::Create, Op::Write, Op::Open, Op::Read] {
-        let mut b = bench(BOUND);
+        let mut b = bench_of(layout, BOUND);
         b.disk.add(Rule::new(op, Fault::Errno(EINVAL)).direct());
         store(&mut b.c, &keys(50..60));
         for k in keys(50..60) {
@@ -327,4 +330,9 @@ fn a_walk_that_fails_refuses_the_start_and_keeps_the_errno() {
     let mut c = root.open(BOUND);
     assert_eq!(c.tier.stats().recovered_blocks, 10);
     assert_settled(&mut c, &root);
+}
+
+in_both_layouts! {
+    short_reads_and_interrupts_are_looped_over,
+    direct_io_refused_at_open_write_or_read_falls_back_to_buffered,
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant as Wall};
 use kvweir::{
     ErrorKind, Key,
     error::Error,
-    fs::{FsBuilder, FsTier},
+    fs::{FsBuilder, FsTier, Layout},
     io::Region,
     tier::{BlockOutcome, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
 };
 
-use crate::support::{LEN, R, Root, keys, ns};
+use crate::support::{LEN, R, Root, in_both_layouts, keys, ns};
 
 fn open(root: &Root) -> (FsTier, Region) {
     let tier = FsBuilder::new(root.settings(64 << 20), ns("model"), LEN)
@@ -68,15 +68,14 @@ fn is_quiet(tier: &mut FsTier, region: &Region) {
     assert!((0..region.num_slots()).all(|s| region.is_free(s)));
 }
 
-#[test]
-fn a_job_whose_blocks_cannot_be_made_fails_once_and_its_pins_go_back() {
+fn a_job_whose_blocks_cannot_be_made_fails_once_and_its_pins_go_back(layout: Layout) {
     type Make = fn(&Region, &[Key]) -> kvweir::Result<Vec<LoadBlock>>;
     let makes: [(&str, Make); 3] = [
         ("fails", |_, _| Err(Error::invalid("make blocks", "no"))),
         ("gives fewer", |r, k| loads(r, &k[..3])),
         ("panics", |_, _| panic!("a test panics in making blocks")),
     ];
-    let root = Root::new();
+    let root = Root::of(layout);
     let (mut tier, region) = open(&root);
     store(&mut tier, &region, keys(0..8));
     for (n, (what, make)) in makes.into_iter().enumerate() {
@@ -99,9 +98,8 @@ fn a_job_whose_blocks_cannot_be_made_fails_once_and_its_pins_go_back() {
     assert_eq!(tier.lookup_prefix(&keys(0..8), R), 8);
 }
 
-#[test]
-fn blocks_that_are_made_after_a_shutdown_began_are_reported_closed() {
-    let root = Root::new();
+fn blocks_that_are_made_after_a_shutdown_began_are_reported_closed(layout: Layout) {
+    let root = Root::of(layout);
     let (mut tier, region) = open(&root);
     store(&mut tier, &region, keys(0..8));
     for job in 0..20 {
@@ -123,9 +121,8 @@ fn blocks_that_are_made_after_a_shutdown_began_are_reported_closed() {
     assert_eq!(tier.stats().pinned_blocks, 0);
 }
 
-#[test]
-fn keys_pinned_ahead_are_counted_when_they_are_asked_for() {
-    let root = Root::new();
+fn keys_pinned_ahead_are_counted_when_they_are_asked_for(layout: Layout) {
+    let root = Root::of(layout);
     let (mut tier, region) = open(&root);
     store(&mut tier, &region, keys(0..8));
     let before = tier.stats();
@@ -140,4 +137,10 @@ fn keys_pinned_ahead_are_counted_when_they_are_asked_for() {
     tier.finish_later(R, || keys(0..8));
     assert_eq!(tier.stats().pinned_blocks, 0);
     is_quiet(&mut tier, &region);
+}
+
+in_both_layouts! {
+    a_job_whose_blocks_cannot_be_made_fails_once_and_its_pins_go_back,
+    blocks_that_are_made_after_a_shutdown_began_are_reported_closed,
+    keys_pinned_ahead_are_counted_when_they_are_asked_for,
 }

@@ -34,6 +34,12 @@ mod matrix;
 mod model;
 mod pack;
 #[cfg(test)]
+mod pack_faults;
+#[cfg(test)]
+mod pack_shared;
+#[cfg(test)]
+mod pack_truth;
+#[cfg(test)]
 mod races;
 #[cfg(test)]
 mod shared_root;

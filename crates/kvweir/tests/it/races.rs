@@ -30,7 +30,7 @@ use std::{
 type Free = Arc<dyn Fn(&Path) -> u64 + Send + Sync>;
 type F = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 #[derive(Clone)]
-struct Hook {
+pub(crate) struct Hook {
     f: F,
     space: Option<Free>,
 }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Hook {
         f.write_str("Hook")
     }
 }
-fn hook(f: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Hook {
+pub(crate) fn hook(f: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Hook {
     Hook {
         f: Arc::new(f),
         space: None,
@@ -122,7 +122,7 @@ impl DiskFile for HF {
         self.i.try_lock()
     }
 }
-fn builder(root: &Root, max: u64, threads: usize, d: impl Disk + 'static) -> FsBuilder {
+pub(crate) fn builder(root: &Root, max: u64, threads: usize, d: impl Disk + 'static) -> FsBuilder {
     let s = FsSettings {
         pool: PoolSize::new(2, threads),
         ..root.settings(max)

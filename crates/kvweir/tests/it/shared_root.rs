@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kvweir::{
-    fs::{FsBuilder, FsTier},
+    fs::{FsBuilder, FsTier, Layout},
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -13,7 +13,7 @@ use kvweir::{
 
 use crate::support::*;
 
-fn join(root: &Root, bound: u64, model: &str) -> Client<FsTier> {
+pub(crate) fn join(root: &Root, bound: u64, model: &str) -> Client<FsTier> {
     client(FsBuilder::new(root.settings(bound), ns(model), LEN))
 }
 
@@ -22,7 +22,7 @@ fn wait(ms: u64) {
 }
 
 /// Until `good`, at most ten seconds.
-fn soon(what: &str, mut good: impl FnMut() -> bool) {
+pub(crate) fn soon(what: &str, mut good: impl FnMut() -> bool) {
     for _ in 0..500 {
         if good() {
             return;
@@ -33,7 +33,7 @@ fn soon(what: &str, mut good: impl FnMut() -> bool) {
 }
 
 /// Stores what can be stored of `range`, one by one; returns how many were.
-fn pour(c: &mut Fs, range: std::ops::Range<u64>) -> usize {
+pub(crate) fn pour(c: &mut Fs, range: std::ops::Range<u64>) -> usize {
     let n = keys(range)
         .iter()
         .filter(|k| c.store(R, std::slice::from_ref(k))[0].is_ok())
@@ -42,9 +42,8 @@ fn pour(c: &mut Fs, range: std::ops::Range<u64>) -> usize {
     n
 }
 
-#[test]
-fn two_models_share_one_bound_and_a_newcomer_gets_its_part() {
-    let root = Root::new();
+fn two_models_share_one_bound_and_a_newcomer_gets_its_part(layout: Layout) {
+    let root = Root::of(layout);
     let bound = 4 << 20;
     let mut a = join(&root, bound, "a");
     assert_eq!(pour(&mut a, 0..400), 400);
@@ -116,9 +115,8 @@ fn a_peers_block_that_is_gone_is_one_miss_and_then_stored_again() {
     assert_eq!(b.tier.stats().pinned_blocks, 0);
 }
 
-#[test]
-fn what_another_model_left_goes_first_and_comes_back_with_it() {
-    let root = Root::new();
+fn what_another_model_left_goes_first_and_comes_back_with_it(layout: Layout) {
+    let root = Root::of(layout);
     let bound = 4 << 20;
     let mut a = join(&root, bound, "a");
     store(&mut a, &keys(0..50));
@@ -136,7 +134,7 @@ fn what_another_model_left_goes_first_and_comes_back_with_it() {
     all_ok(&a.load(R, &keys(0..50)));
     a.tier.on_request_finished(R, &[]);
     // b's go before any of a's
-    pour(&mut a, 100..400);
+    pour(&mut a, 100..800);
     let left = files(&root.path())
         .iter()
         .filter(|p| p.to_string_lossy().contains("/b_") && p.extension().is_some_and(|e| e == "bin"))
@@ -191,7 +189,7 @@ fn a_journal_of_another_boot_or_a_damaged_one_is_not_believed() {
         .find(|p| p.to_string_lossy().contains("/journal-"))
         .unwrap();
     let copy = tempfile::tempdir().unwrap();
-    let other = Root(copy);
+    let other = Root(copy, Layout::Fs);
     let status = std::process::Command::new("cp")
         .arg("-a")
         .arg(root.path())
@@ -261,9 +259,8 @@ fn enter(root: &Root, disk: Arc<dyn kvweir::io::Disk>, model: &str) -> Client<Fs
     Client::new(Box::new(tier.unwrap()), 64, LEN)
 }
 
-#[test]
-fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine() {
-    let root = Root::new();
+fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine(layout: Layout) {
+    let root = Root::of(layout);
     let disk = left_by_another(&root);
     let mut walks = enter(&root, Arc::new(disk.clone()), "model");
     let mut waits = enter(&root, Arc::new(OsDisk), "other");
@@ -283,9 +280,8 @@ fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engi
     assert!(root.du() <= 8 << 20);
 }
 
-#[test]
-fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others() {
-    let root = Root::new();
+fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others(layout: Layout) {
+    let root = Root::of(layout);
     let disk = left_by_another(&root);
     let mut walks = enter(&root, Arc::new(disk.clone()), "model");
     let mut waits = enter(&root, Arc::new(OsDisk), "other");
@@ -307,4 +303,11 @@ fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others() {
     pour(&mut waits, 100..600);
     pour(&mut next, 1000..1500);
     assert!(root.du() <= 8 << 20, "{}", root.du());
+}
+
+in_both_layouts! {
+    two_models_share_one_bound_and_a_newcomer_gets_its_part,
+    what_another_model_left_goes_first_and_comes_back_with_it,
+    who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine,
+    a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others,
 }

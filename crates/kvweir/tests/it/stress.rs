@@ -8,7 +8,7 @@ use kvweir::{
     Key,
     clock::{Clock, SystemClock},
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -18,7 +18,7 @@ use kvweir::{
 
 use crate::{
     fs_bound::Watcher,
-    support::{FILE, LEN, Rng, Root, assert_settled, client, ns},
+    support::{FILE, LEN, Rng, Root, assert_settled, client, in_both_layouts, ns, room_for},
 };
 
 fn env(name: &str, default: u64) -> u64 {
@@ -33,11 +33,11 @@ struct Flight {
     job: Option<JobId>,
 }
 
-fn run(clients: usize, policy: PolicyKind, seed: u64, seconds: f64) {
-    println!("stress: {clients} clients, {policy}, KVWEIR_SEED={seed}");
-    let (root, mut rng, clock) = (Root::new(), Rng(seed), SystemClock::new());
+fn run(layout: Layout, clients: usize, policy: PolicyKind, seed: u64, seconds: f64) {
+    println!("stress: {layout}, {clients} clients, {policy}, KVWEIR_SEED={seed}");
+    let (root, mut rng, clock) = (Root::of(layout), Rng(seed), SystemClock::new());
     let blocks = 60;
-    let bound = min_bound(LEN) + blocks * (FILE + 8192);
+    let bound = room_for(blocks, layout);
     let settings = FsSettings {
         policy,
         ..root.settings(bound)
@@ -96,8 +96,7 @@ fn run(clients: usize, policy: PolicyKind, seed: u64, seconds: f64) {
     );
 }
 
-#[test]
-fn clients_promote_and_evict_at_once() {
+fn clients_promote_and_evict_at_once(layout: Layout) {
     let seconds = env("KVWEIR_STRESS_SECONDS", 3) as f64;
     let seed = env(
         "KVWEIR_SEED",
@@ -110,17 +109,16 @@ fn clients_promote_and_evict_at_once() {
         (8, PolicyKind::Lru),
     ];
     for (clients, policy) in table {
-        run(clients, policy, seed, seconds / table.len() as f64);
+        run(layout, clients, policy, seed, seconds / table.len() as f64);
     }
 }
 
-#[test]
-fn faults_at_random_under_load_leave_a_true_account() {
+fn faults_at_random_under_load_leave_a_true_account(layout: Layout) {
     let seed = env("KVWEIR_SEED", 5);
     println!("faults at random: KVWEIR_SEED={seed}");
-    let (root, mut rng) = (Root::new(), Rng(seed));
+    let (root, mut rng) = (Root::of(layout), Rng(seed));
     let disk = FaultDisk::new(Arc::new(OsDisk));
-    let bound = min_bound(LEN) + 40 * (FILE + 8192);
+    let bound = room_for(40, layout);
     let mut settings = root.settings(bound);
     // faults are to meet work, however many come in a row
     settings.breaker.failures = 0;
@@ -134,6 +132,7 @@ fn faults_at_random_under_load_leave_a_true_account() {
         Op::CreateDir,
         Op::Stat,
         Op::List,
+        Op::Allocate,
     ];
     let errnos = [5, 13, 22, 24, 28, 110, 116];
     for round in 0..60u64 {
@@ -157,4 +156,9 @@ fn faults_at_random_under_load_leave_a_true_account() {
     drop(c);
     let mut c = root.open(bound);
     assert_settled(&mut c, &root);
+}
+
+in_both_layouts! {
+    clients_promote_and_evict_at_once,
+    faults_at_random_under_load_leave_a_true_account,
 }

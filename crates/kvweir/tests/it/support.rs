@@ -8,8 +8,8 @@ use std::{
 
 use kvweir::{
     Key,
-    fs::{FsBuilder, FsSettings, FsTier},
-    io::pool::PoolSize,
+    fs::{FsBuilder, FsSettings, FsTier, Layout, min_bound, min_pack_bound},
+    io::{pool::PoolSize, sim::SimDisk},
     metrics::TierStats,
     namespace::{Identity, Namespace},
     tier::{BlockOutcome, RequestId, Tier, conformance::Client},
@@ -22,12 +22,33 @@ pub(crate) const R: RequestId = RequestId(1);
 
 pub(crate) type Fs = Client<FsTier>;
 
-/// A directory to be a root, gone at the end.
-pub(crate) struct Root(pub(crate) tempfile::TempDir);
+/// Runs tests that take a layout with a file a block, and packed.
+macro_rules! in_both_layouts {
+    ($($name:ident),+ $(,)?) => {
+        mod by_file { $(#[test] fn $name() { super::$name(kvweir::fs::Layout::Fs); })+ }
+        mod packed { $(#[test] fn $name() { super::$name(kvweir::fs::Layout::Pack); })+ }
+    };
+}
+pub(crate) use in_both_layouts;
+
+/// A bound with room for about `blocks` blocks.
+pub(crate) fn room_for(blocks: u64, layout: Layout) -> u64 {
+    match layout {
+        Layout::Pack => min_pack_bound(LEN) + blocks * (LEN as u64 + 256),
+        _ => min_bound(LEN) + blocks * (FILE + 8192),
+    }
+}
+
+/// A directory to be a root of tiers with a layout, gone at the end.
+pub(crate) struct Root(pub(crate) tempfile::TempDir, pub(crate) Layout);
 
 impl Root {
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self::of(Layout::Fs)
+    }
+
+    pub(crate) fn of(layout: Layout) -> Self {
+        Self(tempfile::tempdir().unwrap(), layout)
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -39,6 +60,8 @@ impl Root {
             max_bytes: (max_bytes > 0).then_some(max_bytes),
             events: true,
             pool: PoolSize::new(2, 2),
+            // extents need a bound
+            layout: if max_bytes > 0 { self.1 } else { Layout::Fs },
             ..FsSettings::new(self.path())
         }
     }
@@ -50,6 +73,11 @@ impl Root {
 
     pub(crate) fn du(&self) -> u64 {
         du(&self.path())
+    }
+
+    /// What an account is to say: what `du` says, and what extents may come to need.
+    pub(crate) fn counted(&self) -> u64 {
+        counted(&self.path())
     }
 
     /// Lets the next start walk the tree, as after a restart of the machine.
@@ -87,6 +115,85 @@ pub(crate) fn du(path: &Path) -> u64 {
         0
     };
     meta.blocks() * 512 + below
+}
+
+/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every page of
+/// a table and every slot may be a run of its own.
+fn extent_file_cost(path: &Path, len: u64, block: u64) -> u64 {
+    let runs = match is_table(path) {
+        true => len.next_multiple_of(block) / 4096,
+        false => len / LEN as u64,
+    };
+    let tree = match runs {
+        0..=4 => 0,
+        5..=250 => 1,
+        _ => 1 + runs.div_ceil(249),
+    };
+    len.next_multiple_of(block) + tree * block
+}
+
+/// `du`, and what the extents below `path` are counted as beyond what they take now: blocks of the file system's own
+/// tree.
+pub(crate) fn counted(path: &Path) -> u64 {
+    let block = rustix::fs::statvfs(path).map_or(4096, |v| v.f_frsize);
+    let spare = |p: PathBuf| {
+        let m = std::fs::metadata(&p).ok()?;
+        extent_file_cost(&p, m.len(), block).checked_sub(m.blocks() * 512)
+    };
+    du(path) + extent_files(path).into_iter().filter_map(spare).sum::<u64>()
+}
+
+/// Files of extents below `path`.
+pub(crate) fn extent_files(path: &Path) -> Vec<PathBuf> {
+    let mut all = files(path);
+    all.retain(|p| is_of_extent(p));
+    all
+}
+
+fn is_of_extent(p: &Path) -> bool {
+    p.extension().is_some_and(|e| e == "bin") && p.parent().is_some_and(|d| d.ends_with("00_x"))
+}
+
+fn is_table(p: &Path) -> bool {
+    let name = p.file_name().map(|n| n.to_string_lossy().into_owned());
+    name.is_some_and(|n| n.starts_with("0000000000000000"))
+}
+
+/// Tables of the extents below `path`.
+pub(crate) fn extents(path: &Path) -> Vec<PathBuf> {
+    let mut all = extent_files(path);
+    all.retain(|p| is_table(p));
+    all
+}
+
+/// The data file that belongs to a table.
+pub(crate) fn data_of(table: &Path) -> PathBuf {
+    let name = table.file_name().unwrap().to_string_lossy().into_owned();
+    table.with_file_name(format!("0000000000000001{}", &name[16..]))
+}
+
+/// How many slots an extent has.
+pub(crate) fn slots_of(extent: &Path) -> Option<u32> {
+    use std::io::Read;
+    let mut head = [0; 16];
+    std::fs::File::open(extent).ok()?.read_exact(&mut head).ok()?;
+    assert!(head.starts_with(b"KVWEIRX1"), "{extent:?} is no extent");
+    Some(u32::from_le_bytes(head[12..].try_into().unwrap()))
+}
+
+/// [`counted`] on a simulated disk.
+pub(crate) fn counted_on(disk: &SimDisk, root: &Path) -> u64 {
+    let mut spare = 0;
+    let mut files = disk.files(root);
+    files.retain(|p| is_of_extent(p));
+    for p in files {
+        disk.tamper(&p, |bytes| {
+            let len = bytes.len() as u64;
+            spare += extent_file_cost(&p, len, 4096) - len.next_multiple_of(4096);
+            Some(bytes)
+        });
+    }
+    disk.du(root) + spare
 }
 
 /// Every file below `path`.
@@ -132,6 +239,17 @@ pub(crate) fn store(c: &mut Fs, keys: &[Key]) {
     c.tier.on_request_finished(R, &[]);
 }
 
+/// Stores blocks from number `from` on until no slot is free in the extents there are.
+pub(crate) fn fill_slots(c: &mut Fs, root: &Root, from: u64) -> u64 {
+    let slots: u64 = extents(&root.path())
+        .iter()
+        .filter_map(|e| slots_of(e).map(u64::from))
+        .sum();
+    let end = from + (slots - c.tier.stats().blocks);
+    store(c, &keys(from..end));
+    end
+}
+
 /// The account agrees with `du`, nothing is reserved or pinned, no temporary is left.
 pub(crate) fn assert_settled(c: &mut Fs, root: &Root) {
     c.wait_all();
@@ -147,7 +265,7 @@ pub(crate) fn assert_settled(c: &mut Fs, root: &Root) {
 pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
     let mut seen = Vec::new();
     for _ in 0..250 {
-        let (before, du, s) = (c.tier.stats().resident_bytes, root.du(), c.tier.stats());
+        let (before, du, s) = (c.tier.stats().resident_bytes, root.counted(), c.tier.stats());
         if before == du && s.resident_bytes == du && s.reserved_bytes == 0 {
             return s;
         }
