@@ -47,7 +47,7 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
                 ErrorKind::Busy => {
                     Some("end that engine or command first; `kvweir inspect` and `kvweir verify` may run beside it")
                 }
-                ErrorKind::Full => Some("free some space, or import into a root on another file system"),
+                ErrorKind::Full => Some("free some space or trim the root; an import may go into a root on another file system"),
                 _ => None,
             };
             let message = e.to_string();

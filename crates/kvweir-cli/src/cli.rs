@@ -32,14 +32,15 @@ enum Command {
     ///
     /// Reads names, lengths and times of all files and the trailers of some. Changes nothing; may run beside engines.
     Inspect(commands::inspect::Args),
-    /// Compare every block with its trailer, name and namespace; remove bad ones
+    /// Compare every block with its trailer or record, name and namespace; remove bad ones
     ///
-    /// Reads every byte, past the page cache. Without --repair it changes nothing and may run beside engines: files
+    /// Reads every byte of block files and of used slots of extents, past the page cache. Without --repair it changes nothing and may run beside engines: files
     /// that go meanwhile are no fault.
     Verify(commands::verify::Args),
     /// Remove the oldest blocks down to a size
     ///
-    /// Oldest by time of writing, across all namespaces, until `du` of the root is at most the size.
+    /// Oldest by time of writing, across all namespaces, until `du` of the root is at most the size. Extents of packed
+    /// blocks go whole.
     Trim(commands::trim::Args),
     /// Remove what nobody needs: leftovers, namespaces out of use, shared memory of dead engines
     ///
@@ -57,6 +58,11 @@ enum Command {
     /// file or the new one; run it again and it goes on. A checksum proves what lay there when it was made, not what
     /// was once stored.
     Import(commands::import::Args),
+    /// Move blocks from files into extents, or back
+    ///
+    /// In place, within the bound at every moment, every block compared with its checksum. Killed at any moment it has
+    /// lost nothing; run it again and it goes on.
+    Convert(commands::convert::Args),
 }
 
 /// How a command that did its work ended.
@@ -98,6 +104,7 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Gc(args)) => commands::gc::run(&args),
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Import(args)) => commands::import::run(&args),
+        Some(Command::Convert(args)) => commands::convert::run(&args),
         None => output::result(&Cli::command().render_help().to_string())
             .map(|()| Ending::Good)
             .map_err(Into::into),

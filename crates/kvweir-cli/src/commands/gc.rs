@@ -89,8 +89,16 @@ fn sections(r: &Collected) -> Vec<Section> {
         .map(|n| {
             let kept = n.kept.as_ref().map_or_else(String::new, |k| format!("; {k}"));
             let age = admin::span(n.unused_s);
+            let extents = match n.extents.files {
+                0 => String::new(),
+                _ => format!(
+                    ", {} extents of {} blocks",
+                    admin::pile(n.extents),
+                    count(n.packed_blocks)
+                ),
+            };
             format!(
-                "{}: {} blocks, nothing written for {age}{kept}",
+                "{}: {} block files{extents}, nothing written for {age}{kept}",
                 n.directory,
                 admin::pile(n.blocks)
             )

@@ -116,6 +116,7 @@ fn sections(r: &Imported) -> Vec<Section> {
                 ("blocks there already", count(n.present)),
                 ("files of a wrong length", count(n.wrong_size)),
                 ("damaged blocks", count(n.damaged)),
+                ("extents, left alone", count(n.extents)),
             ]);
         }
         out.push(admin::list("namespace", rows));

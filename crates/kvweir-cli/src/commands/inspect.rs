@@ -1,7 +1,7 @@
 //! `kvweir inspect`: what lies below a root.
 
 use anyhow::Result;
-use kvweir::fs::admin::{Inspection, LedgerState, MemberInfo, NamespaceInfo};
+use kvweir::fs::admin::{Inspection, Layouts, LedgerState, MemberInfo, NamespaceInfo};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
@@ -44,7 +44,9 @@ fn sections(r: &Inspection) -> Vec<Section> {
         vec![
             ("directory", r.root.clone()),
             ("all bytes (du)", bytes(r.bytes)),
-            ("blocks", admin::pile(r.blocks)),
+            ("block files", admin::pile(r.blocks)),
+            ("extents", admin::pile(r.extents)),
+            ("  blocks in them", count(r.packed_blocks)),
             ("directories", bytes(r.directory_bytes)),
             ("kvweir's own files", bytes(r.own_bytes)),
             ("temporaries", admin::pile(r.temporaries)),
@@ -169,13 +171,33 @@ fn namespace(n: &NamespaceInfo) -> Section {
         kvweir::fs::admin::Writer::Both => "kvweir and a stock tier",
         kvweir::fs::admin::Writer::Nobody => "nobody: no blocks",
     };
+    let layout = match n.layout {
+        Layouts::Fs => "fs: a file a block",
+        Layouts::Pack => "pack: slots of extents",
+        Layouts::Both => "fs and pack",
+        Layouts::None => "none: no blocks",
+    };
+    let extents = match n.unusable_extents {
+        0 => admin::pile(n.extents),
+        bad => format!("{}, {} that cannot be used", admin::pile(n.extents), count(bad)),
+    };
+    let slots = format!(
+        "{}, {} used, {} free",
+        count(n.slots),
+        count(n.used_slots),
+        count(n.free_slots)
+    );
     admin::list(
         "namespace",
         vec![
             ("directory", n.directory.clone()),
             ("identity", identity),
             ("written by", written_by.to_owned()),
-            ("blocks", admin::pile(n.blocks)),
+            ("layout", layout.to_owned()),
+            ("block files", admin::pile(n.blocks)),
+            ("extents", extents),
+            ("  blocks in them", count(n.packed_blocks)),
+            ("  slots", slots),
             ("directories", bytes(n.directory_bytes)),
             (
                 "bytes of a block",

@@ -1,6 +1,7 @@
 //! One file a subcommand: its flags, and a `run` that returns how it ended.
 
 pub(crate) mod bench;
+pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod import;

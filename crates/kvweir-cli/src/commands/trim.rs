@@ -10,7 +10,8 @@ use crate::{
 
 const EXAMPLES: &str = "\
 A root is trimmed at start by any engine whose `max_bytes` is smaller; this is for roots without one.
-Journals go with the first block: the next start walks the root.
+Journals go with the first block: the next start walks the root. Extents of packed blocks go whole: next is
+the one with the fewest blocks, when its newest block is older than the oldest block file.
 
 Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, such as while an engine
 holds the root.
@@ -59,7 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
                     if t.done { "after (du)" } else { "after, at most" },
                     bytes(t.after_bytes),
                 ),
-                ("blocks", admin::pile(t.blocks)),
+                ("block files", admin::pile(t.blocks)),
+                ("extents", admin::pile(t.extents)),
+                ("  blocks in them", count(t.packed_blocks)),
                 ("directories", count(t.directories)),
                 ("youngest of them", newest),
                 ("journals", bytes(t.journal_bytes)),

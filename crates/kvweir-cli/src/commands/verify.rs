@@ -13,9 +13,10 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Faults that --repair removes: damaged_trailer, damaged_payload, wrong_key, wrong_namespace, wrong_size,
-zero_length, leftover_temporary, empty_directory. Faults that stay, since nothing is proved: other_size,
-newer_format, unreadable. For not_in_journal, damaged_journal, damaged_ledger and with every removal it gives
-the journals up, so that the next start walks the root.
+zero_length, leftover_temporary, empty_directory, and of extents damaged_header, truncated_extent; of a slot
+(damaged_payload, damaged_record) only its record goes. Faults that stay, since nothing is proved: other_size,
+newer_format, unreadable. For not_in_journal, counted_too_low, extent_gone, damaged_journal, damaged_ledger
+and with every removal it gives the journals up, so that the next start walks the root.
 
 Files are compared with the journals only while no engine holds the root. What journals tell of and has no
 file is told, and is no finding.
@@ -115,7 +116,10 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
         ("blocks read", count(v.blocks)),
         ("  good", count(v.good)),
         ("  without trailer, nothing to compare", count(v.unverified)),
-        ("vanished meanwhile", count(v.vanished)),
+        ("  in slots of extents", count(v.packed_blocks)),
+        ("    of which another slot has a later one", count(v.superseded)),
+        ("extents", count(v.extents)),
+        ("vanished or written anew meanwhile", count(v.vanished)),
         ("being written", count(v.being_written)),
         (
             "read",
@@ -147,7 +151,10 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
     let found: Vec<String> = v
         .findings
         .iter()
-        .map(|f| format!("{}  {}: {}", f.fault.as_str(), f.path, f.detail))
+        .map(|f| {
+            let slot = f.slot.map_or_else(String::new, |s| format!(" slot {s}"));
+            format!("{}  {}{slot}: {}", f.fault.as_str(), f.path, f.detail)
+        })
         .collect();
     out.extend(admin::lines("findings", &found));
     out.extend(admin::lines(
@@ -159,6 +166,7 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
             if r.done { "repaired" } else { "repair would remove" },
             vec![
                 ("files", admin::pile(r.files)),
+                ("records of slots", count(r.records)),
                 ("directories", count(r.directories)),
                 ("findings that stay", count(r.kept)),
                 (

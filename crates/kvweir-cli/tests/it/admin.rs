@@ -296,6 +296,71 @@ fn import_gives_stock_blocks_trailers_in_place_and_into_another_root() {
 }
 
 #[test]
+fn convert_moves_blocks_there_and_back_only_with_yes() {
+    let dir = made();
+    let root = dir.path().join("kv");
+    let content = |p: &PathBuf| (p.clone(), fs::read(p).unwrap());
+    let before: Vec<_> = blocks(&root).iter().map(content).collect();
+    let (json, text) = both(dir.path(), "convert kv --to pack", 0);
+    assert_eq!(
+        (
+            &json["namespaces"][0]["moved"],
+            &json["done"],
+            &json["bound_bytes"]
+        ),
+        (&64.into(), &false.into(), &(64 << 20).into())
+    );
+    assert!(
+        text.contains("after, about") && blocks(&root).len() == 64,
+        "{text}"
+    );
+    let done = run(dir.path(), "convert kv --to pack --apply");
+    assert!(
+        done.code == 0 && done.stdout.contains("GB/s"),
+        "{} {}",
+        done.stdout,
+        done.stderr
+    );
+    assert_eq!(blocks(&root).len(), 2, "the files of one extent");
+    let (json, text) = both(dir.path(), "inspect kv", 0);
+    let n = &json["namespaces"][0];
+    assert_eq!(
+        (&n["layout"], &n["packed_blocks"], &n["extents"]["files"]),
+        (&"pack".into(), &64.into(), &1.into())
+    );
+    assert!(text.contains("pack: slots of extents"), "{text}");
+    assert_eq!(
+        json["bytes"],
+        json["extents"]["bytes"].as_u64().unwrap()
+            + json["directory_bytes"].as_u64().unwrap()
+            + json["own_bytes"].as_u64().unwrap()
+    );
+    let (json, _) = both(dir.path(), "verify kv", 0);
+    assert_eq!((&json["packed_blocks"], &json["good"]), (&64.into(), &64.into()));
+    both(dir.path(), "import kv", 0);
+    let back = run(dir.path(), "convert kv --to fs --yes");
+    assert!(
+        back.code == 2 && back.stderr.contains("the bound is not known"),
+        "{}",
+        back.stderr
+    );
+    let back = run(dir.path(), "convert kv --to fs --yes --max-bytes 64MiB --json");
+    assert_eq!(
+        (back.code, &back.json()["namespaces"][0]["moved"]),
+        (0, &64.into())
+    );
+    assert_eq!(blocks(&root).iter().map(content).collect::<Vec<_>>(), before);
+    for bad in [
+        "convert kv",
+        "convert kv --to auto",
+        "convert kv --to fs --max-bytes 1KiB",
+        "convert kv --to pack --max-bytes 64MiB --namespace x",
+    ] {
+        assert_eq!(run(dir.path(), bad).code, 2, "{bad}");
+    }
+}
+
+#[test]
 fn beside_a_live_tier_looking_works_and_changing_is_refused_with_its_name() {
     let (dir, tier) = opened();
     let (json, text) = both(dir.path(), "inspect kv", 0);
@@ -328,6 +393,8 @@ fn beside_a_live_tier_looking_works_and_changing_is_refused_with_its_name() {
         "gc kv --no-shm --yes",
         "import kv",
         "import kv --yes",
+        "convert kv --to pack",
+        "convert kv --to fs --yes",
     ] {
         let ran = run(dir.path(), line);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{line}");
@@ -390,7 +457,7 @@ fn files_are_compared_with_journals_and_a_change_gives_these_up() {
 fn every_command_has_examples_and_says_its_exit_codes_and_refuses_what_is_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), b"x").unwrap();
-    for command in ["inspect", "verify", "trim", "gc", "doctor", "import"] {
+    for command in ["inspect", "verify", "trim", "gc", "doctor", "import", "convert"] {
         let help = run(dir.path(), &format!("{command} --help"));
         assert_eq!(help.code, 0);
         for part in [
@@ -405,7 +472,11 @@ fn every_command_has_examples_and_says_its_exit_codes_and_refuses_what_is_no_dir
                 help.stdout
             );
         }
-        let to = if command == "trim" { " --to 1" } else { "" };
+        let to = match command {
+            "trim" => " --to 1",
+            "convert" => " --to fs",
+            _ => "",
+        };
         for root in ["none", "file"] {
             let ran = run(dir.path(), &format!("{command} {root}{to}"));
             assert_eq!(

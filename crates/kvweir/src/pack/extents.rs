@@ -29,7 +29,9 @@ use crate::{
 /// Bits of a slot's number that tell its place in its extent.
 const SHIFT: u32 = 22;
 /// Most extents a tier can have.
-const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
+pub(crate) const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
+/// The first record's number. Those below are for blocks that a conversion packs: older than what is packed already.
+pub(crate) const FIRST_SEQUENCE: u64 = 1 << 40;
 /// Extents into which a bound is divided, about.
 const EXTENTS_A_BOUND: u64 = 64;
 /// Fewest slots of an extent, where there is room.
@@ -156,7 +158,7 @@ impl Pack {
                 by_age: VecDeque::new(),
             }),
             grow: Mutex::new(None),
-            sequence: AtomicU64::new(1),
+            sequence: AtomicU64::new(FIRST_SEQUENCE),
         }
     }
 

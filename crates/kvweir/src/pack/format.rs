@@ -136,6 +136,17 @@ impl Header {
     }
 }
 
+/// The version that a header of another release claims, in words; `None`: no header that was written whole.
+pub(crate) fn claims_version(bytes: &[u8]) -> Option<String> {
+    let (body, sum) = bytes.first_chunk::<RECORD_BYTES>()?.split_at(SUMMED);
+    let (family, number) = body.first_chunk::<8>()?.split_at(7);
+    if xxh3_64(body).to_le_bytes() != sum || family != b"KVWEIRX" {
+        return None;
+    }
+    let number = number.first().map_or(' ', |&b| char::from(b));
+    Some(format!("magic {number:?}, version {}", u16_at(body, 8)?))
+}
+
 /// What a record says of its slot's block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {

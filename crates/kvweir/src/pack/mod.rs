@@ -25,11 +25,11 @@
 
 mod claim;
 mod extents;
-mod format;
+pub(crate) mod format;
 mod free;
 mod load;
 mod room;
 mod shrink;
 mod store;
 
-pub(crate) use extents::{Pack, least_bytes, slot_bytes};
+pub(crate) use extents::{FIRST_SEQUENCE, MAX_EXTENTS, Pack, extent_cost, least_bytes, slot_bytes};

@@ -1,9 +1,11 @@
 //! What operators do beside engines, on roots that real tiers made.
 
 mod claim;
+mod convert;
 mod gc;
 mod import;
 mod journals;
+mod packed;
 mod verify;
 
 use std::{
@@ -239,6 +241,7 @@ fn doctor_finds_what_is_open_to_others_and_every_check_that_is_not_well_says_wha
         "file system",
         "mount options",
         "direct I/O",
+        "layout",
         "space",
         "inodes",
         "io_uring",

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{
     super::{
+        layout::{Leaf, Part, extent_part},
         open::CONFIG_FILE,
         watch::{Met, Watch},
     },
@@ -54,8 +55,12 @@ impl Default for GcOptions {
 pub struct GoneNamespace {
     /// The directory's name.
     pub directory: String,
-    /// Its blocks.
+    /// Its block files.
     pub blocks: Pile,
+    /// Its extents of packed blocks.
+    pub extents: Pile,
+    /// Blocks in these.
+    pub packed_blocks: u64,
     /// Seconds since the newest was written, or since the directory changed if it has none.
     pub unused_s: u64,
     /// Why something of it stays.
@@ -167,9 +172,11 @@ impl Admin {
         claim: Option<&Claim>,
         out: &mut Collected,
     ) -> Result<()> {
+        let packed = self.packed(facts, &mut out.failed);
         let newest = facts
             .times
             .iter()
+            .chain(&packed.times)
             .max()
             .map_or(facts.changed_ns, |&t| i128::from(t) * 1_000_000_000);
         let unused_s = age_s(self.unix_ns(), newest);
@@ -179,6 +186,8 @@ impl Admin {
         let mut gone = GoneNamespace {
             directory: facts.name(),
             blocks: facts.blocks,
+            extents: facts.extents,
+            packed_blocks: packed.blocks,
             unused_s,
             kept: None,
         };
@@ -190,12 +199,13 @@ impl Admin {
                 state: Mutex::default(),
             };
             self.walk(self.threads, &removal)?;
-            let (blocks, failed) = removal
+            let removed = removal
                 .state
                 .into_inner()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            gone.blocks = blocks;
-            out.failed.extend(failed);
+            gone.blocks = removed.blocks;
+            gone.extents = removed.extents;
+            out.failed.extend(removed.failed);
             gone.kept = match self.remove_dirs(&facts.path) {
                 Ok(()) => self.remove_identity(&gone.directory).err().map(|e| e.to_string()),
                 Err(e) => Some(format!("the directory stays: {e}")),
@@ -251,7 +261,14 @@ impl Admin {
 struct Removal<'a> {
     admin: &'a Admin,
     name: &'a str,
-    state: Mutex<(Pile, Vec<String>)>,
+    state: Mutex<Removed>,
+}
+
+#[derive(Default)]
+struct Removed {
+    blocks: Pile,
+    extents: Pile,
+    failed: Vec<String>,
 }
 
 impl Watch for Removal<'_> {
@@ -260,10 +277,14 @@ impl Watch for Removal<'_> {
     }
 
     fn met(&self, what: Met<'_>) {
-        let (path, bytes) = match what {
-            Met::Block(file) => (file.dir.join(file.name), file.stat.allocated),
+        let (path, bytes, leaf) = match what {
+            Met::Block(file) => (
+                file.dir.join(file.name),
+                file.stat.allocated,
+                Some((file.leaf, extent_part(file.name))),
+            ),
             Met::Temp { path, stat } if !self.admin.is_being_written(path) => {
-                (path.to_owned(), stat.allocated)
+                (path.to_owned(), stat.allocated, None)
             }
             _ => return,
         };
@@ -271,9 +292,15 @@ impl Watch for Removal<'_> {
         let mut state = lock(&self.state);
         match gone {
             Err(e) if classify(&e) != IoClass::Gone => {
-                state.1.push(format!("{}: {e}", self.admin.short(&path)));
+                let why = format!("{}: {e}", self.admin.short(&path));
+                state.failed.push(why);
             }
-            _ => state.0.add(bytes),
+            // an extent's data file goes with its table
+            _ => match leaf {
+                Some((Leaf::Extent, Some((Part::Data, _)))) => state.extents.bytes += bytes,
+                Some((Leaf::Extent, _)) => state.extents.add(bytes),
+                _ => state.blocks.add(bytes),
+            },
         }
     }
 }

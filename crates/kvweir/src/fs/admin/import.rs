@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     super::{
-        layout::{Location, leaf_dir, temp_name},
+        layout::{Leaf, Location, leaf_dir, temp_name},
         open::CONFIG_FILE,
         trailer::{TRAILER_BYTES, Trailer, decode, encode, payload_sum},
         watch::{BlockFile, Met, Watch},
@@ -67,6 +67,8 @@ pub struct ImportedNamespace {
     pub wrong_size: u64,
     /// Blocks with trailers that do not fit them; they are not taken.
     pub damaged: u64,
+    /// Extents of packed blocks, which are left alone: their blocks have checksums.
+    pub extents: u64,
 }
 
 /// What an import did, or would do.
@@ -138,6 +140,9 @@ impl Watch for Importer<'_> {
             }
             return;
         };
+        if file.leaf == Leaf::Extent {
+            return;
+        }
         let ns = file.dir.ancestors().nth(2);
         let Some(target) = self.targets.iter().find(|t| Some(&*t.from) == ns) else {
             return;
@@ -441,9 +446,15 @@ impl Importer<'_> {
                 present: 0,
                 wrong_size: 0,
                 damaged: 0,
+                extents: facts.extents.files,
             };
             let why = match (&config, len) {
-                _ if facts.blocks.files == 0 => continue,
+                _ if facts.blocks.files == 0 => {
+                    if facts.extents.files > 0 {
+                        passed_over.push(report);
+                    }
+                    continue;
+                }
                 (Config::Missing, _) => "its identity is not known: there is no config.json".into(),
                 (Config::Unusable(why), _) => format!("its identity is not known: {why}"),
                 (_, None) => "most of its files differ in length; say what a block has".into(),

@@ -12,6 +12,7 @@ use super::{
         trailer::TRAILER_BYTES,
     },
     Admin, Holder, Pile,
+    extents::Packed,
     holder::Seen,
     identity::Config,
     survey::{Expected, Facts},
@@ -27,6 +28,10 @@ pub struct Inspection {
     pub bytes: u64,
     /// Block files.
     pub blocks: Pile,
+    /// Extents of packed blocks.
+    pub extents: Pile,
+    /// Blocks in extents.
+    pub packed_blocks: u64,
     /// Bytes of directories.
     pub directory_bytes: u64,
     /// Bytes of kvweir's own files: identities, what lies below `.kvweir`.
@@ -112,6 +117,20 @@ pub enum Writer {
     Nobody,
 }
 
+/// How a namespace's blocks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layouts {
+    /// A file a block.
+    Fs,
+    /// In extents.
+    Pack,
+    /// Some so, some so.
+    Both,
+    /// There is neither a block file nor an extent.
+    None,
+}
+
 /// What lies in a namespace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NamespaceInfo {
@@ -123,8 +142,22 @@ pub struct NamespaceInfo {
     pub identity: Option<Map<String, Value>>,
     /// Why the identity is not known.
     pub identity_problem: Option<String>,
+    /// How its blocks lie.
+    pub layout: Layouts,
     /// Block files.
     pub blocks: Pile,
+    /// Extents of packed blocks: their files and what these take, whether or not their slots are.
+    pub extents: Pile,
+    /// Extents that cannot be used: damaged, cut, or of a later version.
+    pub unusable_extents: u64,
+    /// Slots of all extents.
+    pub slots: u64,
+    /// Slots with a record. Those of evicted blocks keep theirs until they are taken again.
+    pub used_slots: u64,
+    /// Slots without.
+    pub free_slots: u64,
+    /// Keys that have a record.
+    pub packed_blocks: u64,
     /// Bytes of its directories.
     pub directory_bytes: u64,
     /// Bytes of a block, without trailer, if that can be told.
@@ -159,6 +192,8 @@ impl Admin {
             root: self.root.display().to_string(),
             bytes: content.bytes(),
             blocks: Pile::default(),
+            extents: Pile::default(),
+            packed_blocks: 0,
             directory_bytes: content.root_bytes,
             own_bytes: content.own_bytes,
             namespaces: Vec::new(),
@@ -177,9 +212,13 @@ impl Admin {
             out.blocks.files += facts.blocks.files;
             out.blocks.bytes += facts.blocks.bytes;
             out.directory_bytes += facts.dir_bytes;
+            out.extents.files += facts.extents.files;
+            out.extents.bytes += facts.extents.bytes;
             let config = Config::read(&*self.disk, &self.root, &facts.name());
             let expected = facts.expected(&*self.disk, &config);
-            out.namespaces.push(self.info(facts, config, expected));
+            let packed = self.packed(&facts, &mut out.unreadable);
+            out.packed_blocks += packed.blocks;
+            out.namespaces.push(self.info(facts, config, expected, packed));
         }
         out.namespaces.sort_by(|a, b| a.directory.cmp(&b.directory));
         Ok(out)
@@ -217,7 +256,7 @@ impl Admin {
         seen.holders.into_iter().map(of).collect()
     }
 
-    fn info(&self, mut facts: Facts, config: Config, e: Expected) -> NamespaceInfo {
+    fn info(&self, mut facts: Facts, config: Config, e: Expected, packed: Packed) -> NamespaceInfo {
         let files = |len: Option<u64>| len.and_then(|l| facts.lens.get(&l)).copied().unwrap_or(0);
         let with_trailer = files(
             e.block_len
@@ -226,11 +265,20 @@ impl Admin {
         );
         let without_trailer = files(e.block_len);
         let written_by = match (facts.blocks.files, with_trailer, without_trailer) {
+            (0, ..) if packed.records > 0 => Writer::Kvweir,
             (0, ..) => Writer::Nobody,
+            (_, 0, _) if packed.records > 0 => Writer::Both,
             (_, _, 0) if e.has_trailers => Writer::Kvweir,
             _ if e.has_trailers => Writer::Both,
             _ => Writer::Stock,
         };
+        let layout = match (facts.blocks.files, facts.extents.files) {
+            (0, 0) => Layouts::None,
+            (_, 0) => Layouts::Fs,
+            (0, _) => Layouts::Pack,
+            _ => Layouts::Both,
+        };
+        facts.times.extend(packed.times);
         facts.times.sort_unstable();
         let now = self.clock.unix_seconds();
         let age = |t: Option<&u32>| t.map(|&t| now.saturating_sub(u64::from(t)));
@@ -244,7 +292,14 @@ impl Admin {
             written_by,
             identity,
             identity_problem,
+            layout,
             blocks: facts.blocks,
+            extents: facts.extents,
+            unusable_extents: packed.unusable,
+            slots: packed.slots,
+            used_slots: packed.records,
+            free_slots: packed.slots - packed.records,
+            packed_blocks: packed.blocks,
             directory_bytes: facts.dir_bytes,
             block_bytes: e.block_len,
             other_length: facts.blocks.files - with_trailer - without_trailer,

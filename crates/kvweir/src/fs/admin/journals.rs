@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use super::{
     super::{
+        index::COST_UNIT,
         journal::{self, STATE_DIR, Unusable},
-        layout::leaf_dir,
+        layout::{Leaf, leaf_dir},
         ledger::{LEDGER_FILE, Look, Page},
         shared::MAX_NAMESPACES,
         watch::BlockFile,
@@ -61,9 +62,11 @@ pub(super) struct Journals {
 
 #[derive(Default)]
 struct State {
-    /// Blocks not met yet, and the numbers of their directories.
-    left: HashMap<Fingerprint, u32, FixedState>,
+    /// Blocks and extents not met yet: the numbers of their directories, and for extents what they are counted as.
+    left: HashMap<Fingerprint, (u32, Option<u64>), FixedState>,
     unknown: Vec<PathBuf>,
+    /// Extents that take more bytes than they are counted as: path, bytes, counted.
+    larger: Vec<(PathBuf, u64, u64)>,
 }
 
 impl Journals {
@@ -83,7 +86,12 @@ impl Journals {
 
     fn damaged(fault: Fault, path: String, detail: String) -> Self {
         let mut out = Self::without("the next start walks the root and begins new journals");
-        out.findings.push(Finding { fault, path, detail });
+        out.findings.push(Finding {
+            fault,
+            path,
+            slot: None,
+            detail,
+        });
         out
     }
 
@@ -93,8 +101,13 @@ impl Journals {
             return;
         }
         let mut state = lock(&self.state);
-        if state.left.remove(&file.fp).is_none() {
-            state.unknown.push(file.dir.join(file.name));
+        match state.left.remove(&file.fp) {
+            None => state.unknown.push(file.dir.join(file.name)),
+            Some((_, Some(counted))) if counted < file.stat.allocated => {
+                let path = file.dir.join(file.name);
+                state.larger.push((path, file.stat.allocated, counted));
+            }
+            Some(_) => {}
         }
     }
 }
@@ -187,7 +200,8 @@ impl Admin {
                     dirs.push(dir.clone());
                     u32::try_from(dirs.len() - 1).unwrap_or(u32::MAX)
                 });
-                state.left.insert(o.fp, n);
+                let counted = (o.leaf == Leaf::Extent).then_some(u64::from(o.cost) * COST_UNIT);
+                state.left.insert(o.fp, (n, counted));
             }
         }
         if names.len() >= usize::from(MAX_NAMESPACES) {
@@ -236,11 +250,32 @@ impl Admin {
         findings.extend(state.unknown.iter().map(|path| Finding {
             fault: Fault::NotInJournal,
             path: self.short(path),
+            slot: None,
             detail: "no member's journal knows it, so nobody counts its bytes".into(),
+        }));
+        findings.extend(state.larger.iter().map(|(path, bytes, counted)| Finding {
+            fault: Fault::CountedTooLow,
+            path: self.short(path),
+            slot: None,
+            detail: format!("takes {bytes} bytes, of which its journal counts {counted}"),
         }));
         // one member's blocks may lie where another's are in doubt
         let doubted = |n: u32| dirs.get(n as usize).is_some_and(|d| in_doubt.contains(d));
-        let without: Vec<u32> = state.left.into_values().filter(|&n| !doubted(n)).collect();
+        let (mut without, mut extents) = (Vec::new(), Vec::new());
+        for (n, counted) in state.left.into_values().filter(|&(n, _)| !doubted(n)) {
+            match counted {
+                None => without.push(n),
+                Some(bytes) => extents.push((n, bytes)),
+            }
+        }
+        findings.extend(extents.iter().filter_map(|&(n, bytes)| {
+            Some(Finding {
+                fault: Fault::ExtentGone,
+                path: self.short(dirs.get(n as usize)?),
+                slot: None,
+                detail: format!("a journal counts an extent of {bytes} bytes here, which is not there"),
+            })
+        }));
         report.journal_without_file = without.len() as u64;
         let places: BTreeSet<&Path> = without
             .iter()

@@ -6,11 +6,13 @@
 //! | `survey.rs`, `identity.rs` | what lies in each namespace; the sizes and digests its files should have |
 //! | `inspect.rs` | the numbers of a survey |
 //! | `check.rs`, `verify.rs` | one file against its trailer and name; all files, in parallel; removal of bad ones |
-//! | `journals.rs` | block files against the journals of members |
+//! | `extents.rs`, `check_extent.rs` | extents of packed blocks: header and table; every slot against its record |
+//! | `journals.rs` | block files and extents against the journals of members |
 //! | `trim.rs` | oldest blocks first, down to a size |
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
 //! | `import.rs` | trailers for blocks that a stock tier wrote |
+//! | `convert/` | blocks from files into extents and back |
 //!
 //! Whatever removes or replaces files takes a [`Claim`]: the proof that no engine holds the root. Without one it only
 //! tells what it would do. With its first change journals and ledger go, and the next start walks the root. Nothing is removed but files and directories of the layout's own names (I1), and blocks
@@ -28,8 +30,13 @@
 //! ```
 
 mod check;
+mod check_extent;
 mod claim;
+mod convert;
 mod doctor;
+#[cfg(test)]
+mod extent_faults;
+mod extents;
 mod gc;
 mod holder;
 mod identity;
@@ -50,11 +57,12 @@ use serde::Serialize;
 
 pub use self::{
     claim::Claim,
+    convert::{ConvertOptions, Converted, ConvertedNamespace},
     doctor::{Check, Diagnosis, Level},
     gc::{Collected, GcOptions, GoneNamespace},
     holder::Holder,
     import::{ImportOptions, Imported, ImportedNamespace},
-    inspect::{Inspection, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
+    inspect::{Inspection, Layouts, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
     journals::JournalCheck,
     shm::{RegionInfo, RegionState},
     trim::Trimmed,

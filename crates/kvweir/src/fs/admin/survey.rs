@@ -9,10 +9,12 @@ use std::{
 
 use super::{
     super::{
+        layout::Leaf,
         trailer::{TRAILER_BYTES, Trailer, decode, version},
         watch::{Met, Watch},
     },
     Admin, Pile,
+    extents::{ExtentFiles, headers, pairs},
     identity::Config,
 };
 use crate::{
@@ -30,7 +32,12 @@ const EXAMPLES: usize = 20;
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) path: PathBuf,
+    /// Block files.
     pub(super) blocks: Pile,
+    /// Extents of packed blocks.
+    pub(super) extents: Pile,
+    pub(super) extent_files: Vec<ExtentFiles>,
+    parts: Vec<PathBuf>,
     pub(super) dir_bytes: u64,
     /// Sum of the lengths of all block files.
     pub(super) len_sum: u64,
@@ -66,6 +73,8 @@ pub(super) struct Expected {
     /// Whether trailers were seen, so that some files are ours.
     pub(super) has_trailers: bool,
     pub(super) digest: Option<[u8; 32]>,
+    /// Slots of all extents.
+    pub(super) slots: u64,
     /// Trailers of the sample by version.
     pub(super) versions: BTreeMap<String, u64>,
 }
@@ -97,6 +106,11 @@ impl Watch for Gather<'_> {
                 }
                 None => c.root_bytes += stat.allocated,
             },
+            Met::Block(file) if file.leaf == Leaf::Extent => {
+                let facts = c.namespaces.entry(file.namespace).or_default();
+                facts.extents.bytes += file.stat.allocated;
+                facts.parts.push(file.dir.join(file.name));
+            }
             Met::Block(file) => {
                 let facts = c.namespaces.entry(file.namespace).or_default();
                 facts.blocks.add(file.stat.allocated);
@@ -131,7 +145,7 @@ impl Content {
         let inside: u64 = self
             .namespaces
             .values()
-            .map(|f| f.blocks.bytes + f.dir_bytes)
+            .map(|f| f.blocks.bytes + f.extents.bytes + f.dir_bytes)
             .sum();
         let temps: u64 = self.temps.iter().map(|t| t.1).sum();
         inside + temps + self.root_bytes + self.own_bytes + self.foreign.bytes
@@ -165,10 +179,18 @@ impl Facts {
             *digests.entry(namespace).or_default() += 1;
         }
         e.has_trailers = !lens.is_empty();
-        e.block_len = if e.has_trailers {
-            majority(&lens)
-        } else {
+        let packed = headers(disk, &self.extent_files);
+        e.slots = packed.iter().map(|h| u64::from(h.slots)).sum();
+        for h in packed {
+            *digests.entry(h.namespace).or_default() += 1;
+            if self.blocks.files == 0 {
+                *lens.entry(h.block_len).or_default() += 1;
+            }
+        }
+        e.block_len = if lens.is_empty() {
             majority(&self.lens).filter(|&n| n > 0)
+        } else {
+            majority(&lens)
         };
         e.digest = config
             .namespace()
@@ -212,6 +234,10 @@ impl Admin {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         content.empty.sort_unstable();
         content.temps.sort_unstable();
+        for facts in content.namespaces.values_mut() {
+            facts.extent_files = pairs(std::mem::take(&mut facts.parts));
+            facts.extents.files = facts.extent_files.len() as u64;
+        }
         content.foreign_paths.sort_unstable();
         Ok(content)
     }

@@ -1,4 +1,6 @@
 //! Oldest blocks first, down to a size. As the engine's own trim at start: by time of writing, across namespaces.
+//! Extents of packed blocks go whole: of them the one with the fewest blocks is next, and it goes when its newest block
+//! is older than the oldest block with a file of its own.
 
 use std::{
     collections::HashMap,
@@ -10,8 +12,12 @@ use foldhash::fast::FixedState;
 use serde::Serialize;
 
 use super::{
-    super::watch::{Met, Watch},
+    super::{
+        layout::Leaf,
+        watch::{Met, Watch},
+    },
     Admin, Claim, Pile, age_s,
+    extents::{known, map_parallel, pairs},
 };
 use crate::{
     error::{Error, IoClass, Result, classify},
@@ -32,8 +38,12 @@ pub struct Trimmed {
     pub before_bytes: u64,
     /// What `du` counts now, or would count at most.
     pub after_bytes: u64,
-    /// Blocks removed.
+    /// Block files removed.
     pub blocks: Pile,
+    /// Extents removed.
+    pub extents: Pile,
+    /// Blocks in these.
+    pub packed_blocks: u64,
     /// Directories removed with them.
     pub directories: u64,
     /// Bytes of journals, which go with the first block: the next start walks the root.
@@ -58,6 +68,9 @@ struct Victim {
     dir: usize,
     name: Box<str>,
     bytes: u64,
+    /// The other file, and the blocks in both, of an extent.
+    also: Option<Box<str>>,
+    packed: Option<u64>,
 }
 
 /// A directory, so that a plan knows which become empty.
@@ -78,6 +91,7 @@ struct Blocks<'a> {
 #[derive(Default)]
 struct Gathered {
     victims: Vec<Victim>,
+    extents: Vec<Victim>,
     dirs: Vec<Dir>,
     by_path: HashMap<PathBuf, usize, FixedState>,
     /// Of all that lies below the root.
@@ -142,12 +156,18 @@ impl Watch for Blocks<'_> {
                     d.entries += 1;
                 }
                 all.bytes += bytes;
-                all.victims.push(Victim {
+                let victim = Victim {
                     mtime_ns: file.stat.mtime_ns,
                     dir,
                     name: file.name.into(),
                     bytes,
-                });
+                    also: None,
+                    packed: (file.leaf == Leaf::Extent).then_some(0),
+                };
+                match victim.packed {
+                    None => all.victims.push(victim),
+                    Some(_) => all.extents.push(victim),
+                }
             }
             Met::Temp { path, stat } | Met::Foreign { path, stat } => {
                 all.bytes += stat.allocated.max(round_up(stat.len, self.unit));
@@ -174,6 +194,20 @@ impl Watch for Blocks<'_> {
     }
 }
 
+/// Files and extents in the order in which they go.
+fn merge(files: Vec<Victim>, extents: Vec<Victim>) -> Vec<Victim> {
+    let mut out = Vec::with_capacity(files.len() + extents.len());
+    let mut extents = extents.into_iter().peekable();
+    for f in files {
+        while let Some(e) = extents.next_if(|e| e.mtime_ns <= f.mtime_ns) {
+            out.push(e);
+        }
+        out.push(f);
+    }
+    out.extend(extents);
+    out
+}
+
 impl Admin {
     /// Removes the oldest blocks until `du` of the root is at most `to_bytes`; without a claim only counts them.
     ///
@@ -196,8 +230,10 @@ impl Admin {
             failed: std::mem::take(&mut all.unreadable),
             ..Trimmed::default()
         };
-        let mut victims = std::mem::take(&mut all.victims);
-        victims.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
+        let extents = self.extents_in_order(&mut all, &mut out.failed);
+        let mut files = std::mem::take(&mut all.victims);
+        files.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
+        let victims = merge(files, extents);
         let now = self.unix_ns();
         let mut changes = false;
         for v in victims {
@@ -216,22 +252,36 @@ impl Admin {
                 continue;
             };
             let path = dir.join(&*v.name);
-            let gone = claim.map_or(Ok(()), |_| self.disk.remove_file(&path));
-            if let Err(e) = gone.or_else(|e| {
-                if classify(&e) == IoClass::Gone {
-                    Ok(())
-                } else {
-                    Err(e)
-                }
-            }) {
+            let remove = |name: &str| match self.disk.remove_file(&dir.join(name)) {
+                Err(e) if classify(&e) != IoClass::Gone => Err(e),
+                _ => Ok(()),
+            };
+            let gone = claim.map_or(Ok(()), |_| {
+                remove(&v.name).and_then(|()| v.also.as_deref().map_or(Ok(()), remove))
+            });
+            if let Err(e) = gone {
                 out.failed.push(format!("{}: {e}", self.short(&path)));
                 continue;
             }
-            out.blocks.add(v.bytes);
-            out.newest_removed_s = Some(age_s(now, v.mtime_ns));
+            match v.packed {
+                None => out.blocks.add(v.bytes),
+                Some(n) => {
+                    out.extents.add(v.bytes);
+                    out.packed_blocks += n;
+                }
+            }
+            if v.packed != Some(0) {
+                let age = age_s(now, v.mtime_ns);
+                out.newest_removed_s = Some(out.newest_removed_s.map_or(age, |a| a.min(age)));
+            }
             let dirs = match claim {
                 Some(_) => self.remove_empty(&dir),
-                None => all.leave(v.dir, &self.root),
+                None => {
+                    if v.also.is_some() {
+                        all.leave(v.dir, &self.root);
+                    }
+                    all.leave(v.dir, &self.root)
+                }
             };
             out.directories += dirs.files;
             bytes = bytes.saturating_sub(v.bytes + dirs.bytes);
@@ -241,6 +291,43 @@ impl Admin {
             None => bytes,
         };
         Ok(out)
+    }
+
+    /// Extents, those with the fewest blocks first, the oldest of equals. Their time is that of their newest block.
+    fn extents_in_order(&self, all: &mut Gathered, failed: &mut Vec<String>) -> Vec<Victim> {
+        let mut parts: HashMap<PathBuf, Victim, FixedState> = HashMap::default();
+        for v in std::mem::take(&mut all.extents) {
+            let dir = all.dirs.get(v.dir).map(|d| d.path.clone()).unwrap_or_default();
+            parts.insert(dir.join(&*v.name), v);
+        }
+        let pairs = pairs(parts.keys().cloned().collect());
+        let read = map_parallel(self.threads, &pairs, |e| known(&*self.disk, e));
+        let mut extents = Vec::with_capacity(pairs.len());
+        for (e, known) in pairs.iter().zip(read) {
+            let mut both = [&e.table, &e.data]
+                .into_iter()
+                .flatten()
+                .filter_map(|p| parts.remove(p));
+            let Some(mut v) = both.next() else { continue };
+            if let Some(other) = both.next() {
+                v.bytes += other.bytes;
+                v.mtime_ns = v.mtime_ns.max(other.mtime_ns);
+                v.also = Some(other.name);
+            }
+            match known {
+                Ok(known) => {
+                    let newest = known.as_ref().map_or(0, |k| k.newest_s);
+                    v.mtime_ns = i128::from(newest) * 1_000_000_000;
+                    v.packed = Some(known.map_or(0, |k| k.records));
+                }
+                // as its files tell
+                Err(why) => failed.push(format!("{}: {why}", self.short(e.path()))),
+            }
+            extents.push(v);
+        }
+        extents
+            .sort_unstable_by(|a, b| (a.packed, a.mtime_ns, &a.name).cmp(&(b.packed, b.mtime_ns, &b.name)));
+        extents
     }
 
     fn blocks(&self, unit: u64) -> Result<Gathered> {

@@ -10,16 +10,25 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    super::watch::{BlockFile, Met, Watch},
+    super::{
+        layout::Leaf,
+        watch::{BlockFile, Met, Watch},
+    },
     Admin, Claim, OnProgress, Pile, Progress,
     check::{CHUNK, Outcome, check},
+    check_extent::check_extents,
+    extents::{other_part, pairs},
     identity::Config,
     journals::{JournalCheck, Journals},
     survey::{Content, Expected},
 };
 use crate::{
     error::{Error, IoClass, Result, classify},
-    io::PageBuffer,
+    io::{
+        PageBuffer,
+        disk::{OpenMode, write_all_at},
+    },
+    pack::format::{Header, RECORD_BYTES},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -47,6 +56,14 @@ pub enum Fault {
     LeftoverTemporary,
     /// A directory of the layout without entries.
     EmptyDirectory,
+    /// The first page of an extent is not a header that was written whole.
+    DamagedHeader,
+    /// What an extent's table says of a slot is neither a record nor nothing.
+    DamagedRecord,
+    /// A file of an extent ends before its last slot.
+    TruncatedExtent,
+    /// Only one of the two files of an extent is there.
+    HalfExtent,
     /// A whole block, but of another length than its namespace's others: a miss to the engine. Stays.
     OtherSize,
     /// A trailer of a version that this program does not know. Stays.
@@ -55,6 +72,10 @@ pub enum Fault {
     Unreadable,
     /// A block file that no journal knows: counted by nobody. Stays; a repair lets the next start walk and count it.
     NotInJournal,
+    /// An extent that takes more bytes than its journal counts. Stays, as above.
+    CountedTooLow,
+    /// A journal counts an extent that is not there. A repair lets the next start walk and count what is.
+    ExtentGone,
     /// A journal whose bytes are not what was written. A repair gives all journals up.
     DamagedJournal,
     /// A ledger whose bytes are not what was written. A repair gives it up.
@@ -73,10 +94,16 @@ impl Fault {
             Self::ZeroLength => "zero_length",
             Self::LeftoverTemporary => "leftover_temporary",
             Self::EmptyDirectory => "empty_directory",
+            Self::DamagedHeader => "damaged_header",
+            Self::DamagedRecord => "damaged_record",
+            Self::TruncatedExtent => "truncated_extent",
+            Self::HalfExtent => "half_extent",
             Self::OtherSize => "other_size",
             Self::NewerFormat => "newer_format",
             Self::Unreadable => "unreadable",
             Self::NotInJournal => "not_in_journal",
+            Self::CountedTooLow => "counted_too_low",
+            Self::ExtentGone => "extent_gone",
             Self::DamagedJournal => "damaged_journal",
             Self::DamagedLedger => "damaged_ledger",
         }
@@ -91,7 +118,11 @@ impl Fault {
     pub const fn is_of_journals(self) -> bool {
         matches!(
             self,
-            Self::NotInJournal | Self::DamagedJournal | Self::DamagedLedger
+            Self::NotInJournal
+                | Self::CountedTooLow
+                | Self::ExtentGone
+                | Self::DamagedJournal
+                | Self::DamagedLedger
         )
     }
 }
@@ -103,6 +134,8 @@ pub struct Finding {
     pub fault: Fault,
     /// Where, from the root on.
     pub path: String,
+    /// The slot of the extent at `path`, where one is meant and not the file.
+    pub slot: Option<u32>,
     /// In words.
     pub detail: String,
 }
@@ -127,8 +160,14 @@ pub struct Verification {
     pub good: u64,
     /// Blocks of a block's length without trailer: there is nothing to compare them with.
     pub unverified: u64,
-    /// Files that went while they were looked at.
+    /// Files that went while they were looked at, and slots that were written anew.
     pub vanished: u64,
+    /// Extents read; the blocks of their slots are among those above.
+    pub extents: u64,
+    /// Blocks read from slots.
+    pub packed_blocks: u64,
+    /// Of these, blocks of which another slot has a later record: evicted and stored again. No fault.
+    pub superseded: u64,
     /// Temporaries of stores under way.
     pub being_written: u64,
     /// Bytes read.
@@ -164,6 +203,8 @@ pub struct Repaired {
     pub done: bool,
     /// Files removed.
     pub files: Pile,
+    /// Records of slots taken away, so that nothing is found there.
+    pub records: u64,
     /// Directories removed.
     pub directories: u64,
     /// Findings that stay, since nothing is proved.
@@ -175,19 +216,24 @@ pub struct Repaired {
     pub failed: Vec<String>,
 }
 
-struct Reader<'a> {
-    admin: &'a Admin,
+pub(super) struct Reader<'a> {
+    pub(super) admin: &'a Admin,
     only: Option<&'a str>,
     expected: BTreeMap<PathBuf, Expected>,
-    held: bool,
+    pub(super) held: bool,
     journals: Journals,
     buffers: Mutex<Vec<PageBuffer>>,
-    found: Mutex<Verification>,
+    pub(super) found: Mutex<Verification>,
+    /// Extents met, read when the walk has ended: one directory holds all of a namespace.
+    extents: Mutex<MetParts>,
     progress: OnProgress<'a>,
     of_blocks: u64,
     blocks: AtomicU64,
     bytes: AtomicU64,
 }
+
+/// Files of extents of a namespace, and what they should be.
+type MetParts = BTreeMap<u16, (Expected, Vec<PathBuf>)>;
 
 impl Watch for Reader<'_> {
     fn wants(&self, namespace: &str) -> bool {
@@ -196,6 +242,16 @@ impl Watch for Reader<'_> {
 
     fn met(&self, what: Met<'_>) {
         match what {
+            Met::Block(file) if file.leaf == Leaf::Extent => {
+                self.journals.met(file);
+                let ns = file.dir.ancestors().nth(2);
+                let expected = ns.and_then(|ns| self.expected.get(ns)).cloned();
+                let mut all = lock(&self.extents);
+                let of = all
+                    .entry(file.namespace)
+                    .or_insert_with(|| (expected.unwrap_or_default(), Vec::new()));
+                of.1.push(file.dir.join(file.name));
+            }
             Met::Block(file) => self.block(file),
             Met::Temp { path, .. } => {
                 if self.held || self.admin.is_being_written(path) {
@@ -245,16 +301,30 @@ impl Reader<'_> {
         if let Outcome::Bad(fault, detail) = outcome {
             self.bad(fault, &file.dir.join(file.name), detail);
         }
+        self.read(1, bytes);
+    }
+
+    /// So many blocks more are done, and bytes read for them.
+    pub(super) fn read(&self, blocks: u64, bytes: u64) {
         (self.progress)(Progress {
-            blocks: self.blocks.fetch_add(1, Ordering::Relaxed) + 1,
+            blocks: self.blocks.fetch_add(blocks, Ordering::Relaxed) + blocks,
             of_blocks: self.of_blocks,
             bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes,
         });
     }
 
-    fn bad(&self, fault: Fault, path: &Path, detail: String) {
+    pub(super) fn bad(&self, fault: Fault, path: &Path, detail: String) {
+        self.bad_at(fault, path, None, detail);
+    }
+
+    pub(super) fn bad_at(&self, fault: Fault, path: &Path, slot: Option<u32>, detail: String) {
         let path = self.admin.short(path);
-        lock(&self.found).findings.push(Finding { fault, path, detail });
+        lock(&self.found).findings.push(Finding {
+            fault,
+            path,
+            slot,
+            detail,
+        });
     }
 }
 
@@ -277,7 +347,9 @@ impl Admin {
             ..Verification::default()
         };
         let mut expected = BTreeMap::new();
+        let mut slots = 0;
         for (path, e, known) in self.expectations(&content) {
+            slots += e.slots;
             if !known {
                 report.without_identity.push(self.short(&path));
             }
@@ -291,13 +363,18 @@ impl Admin {
             journals: self.journals(only, options.claim)?,
             buffers: Mutex::default(),
             found: Mutex::new(report),
+            extents: Mutex::default(),
             progress,
-            of_blocks: content.namespaces.values().map(|f| f.blocks.files).sum(),
+            of_blocks: content.namespaces.values().map(|f| f.blocks.files).sum::<u64>() + slots,
             blocks: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         };
         let began = self.clock.now();
         self.walk(self.threads, &reader)?;
+        let extents = std::mem::take(&mut *lock(&reader.extents));
+        for (namespace, (expected, parts)) in extents {
+            check_extents(&reader, self.threads, (namespace, &expected), &pairs(parts));
+        }
         let seconds = self.clock.now().since(began).as_secs_f64();
         let (journals, findings) = self.compare(reader.journals, options.claim)?;
         let mut report = reader
@@ -347,20 +424,44 @@ impl Admin {
                 continue;
             }
             let path = self.root.join(&f.path);
+            if let Some(slot) = f.slot {
+                let gone = claim.map_or(Ok(()), |_| self.forget_slot(&path, slot));
+                match gone {
+                    Err(e) if classify(&e) != IoClass::Gone => {
+                        out.failed.push(format!("{} slot {slot}: {e}", f.path));
+                    }
+                    _ => out.records += 1,
+                }
+                continue;
+            }
             if f.fault == Fault::EmptyDirectory {
                 out.directories += claim.map_or(1, |_| self.remove_empty(&path).files);
                 continue;
             }
-            let bytes = self.disk.stat(&path).map_or(0, |s| s.allocated);
-            let gone = claim.map_or(Ok(()), |_| self.disk.remove_file(&path));
-            match gone {
-                Err(e) if classify(&e) != IoClass::Gone => out.failed.push(format!("{}: {e}", f.path)),
-                _ => out.files.add(bytes),
+            // of an extent both files go
+            let temp = f.fault == Fault::LeftoverTemporary;
+            let other = other_part(&path).filter(|p| !temp && self.disk.stat(p).is_ok());
+            for path in [&path].into_iter().chain(&other) {
+                let bytes = self.disk.stat(path).map_or(0, |s| s.allocated);
+                let gone = claim.map_or(Ok(()), |_| self.disk.remove_file(path));
+                match gone {
+                    Err(e) if classify(&e) != IoClass::Gone => out.failed.push(format!("{}: {e}", f.path)),
+                    _ => out.files.add(bytes),
+                }
             }
             if let (Some(dir), true) = (path.parent(), claim.is_some()) {
                 out.directories += self.remove_empty(dir).files;
             }
         }
         Ok(out)
+    }
+
+    /// Takes the record of a slot away, durably.
+    fn forget_slot(&self, path: &Path, slot: u32) -> std::io::Result<()> {
+        // opening to write would make one that is gone
+        self.disk.stat(path)?;
+        let file = self.disk.open(path, OpenMode::ReadWrite, false)?;
+        write_all_at(&*file, &[0; RECORD_BYTES], Header::record_at(slot))?;
+        file.sync()
     }
 }

@@ -2,6 +2,7 @@
 //! do. Nothing is changed: the one file made has no name and is gone when it is closed.
 
 mod device;
+mod layout;
 mod limits;
 mod place;
 
@@ -95,6 +96,7 @@ impl Admin {
         let sample = self.sample();
         let mut checks = self.place(&sample);
         checks.extend(device::checks(&self.root, sample.first().map(|s| &*s.0)));
+        checks.push(self.layout());
         checks.extend(limits::checks());
         Diagnosis {
             root: self.root.display().to_string(),
