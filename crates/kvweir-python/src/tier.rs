@@ -520,6 +520,7 @@ fn stats_dict<'py>(py: Python<'py>, s: &TierStats) -> PyResult<Bound<'py, PyDict
         ("foreign_files", s.foreign_files),
         ("oldest_age_seconds", s.oldest_age_seconds),
         ("queued_blocks", s.queued_blocks),
+        ("stores_held", s.stores_held),
         ("index_bytes", s.index_bytes),
         ("breaker_state", s.breaker_state),
         ("breaker_opened", s.breaker_opened),

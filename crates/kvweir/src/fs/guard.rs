@@ -247,6 +247,22 @@ impl Shared {
         }
     }
 
+    /// A worker is done with units that ended together; `hung` of them had been given up.
+    pub(crate) fn end_units(
+        &self,
+        (job, hung): (Option<Ended>, usize),
+        direction: Direction,
+        req: RequestId,
+        fps: &[Fingerprint],
+    ) {
+        let now = self.clock.now();
+        self.guard.ended(direction, false, now);
+        (0..hung).for_each(|_| self.guard.ended(direction, true, now));
+        if let Some(job) = job {
+            self.end_job(job, now, req, fps);
+        }
+    }
+
     /// A job ended or was given up: the breaker learns of it before the scheduler does.
     pub(crate) fn end_job(&self, job: Ended, now: Instant, req: RequestId, fps: &[Fingerprint]) {
         self.guard.learn(&self.params.name, job.verdict, now);

@@ -122,6 +122,35 @@ impl LoadRun {
         self.shared.end_unit(end, Direction::Load, self.req, &self.fps);
     }
 
+    /// As [`finish`](Self::finish), for blocks that ended together.
+    pub(crate) fn finish_all(&self, ends: &[(usize, BlockOutcome)]) {
+        {
+            let taken: Vec<(Option<Id>, bool)> = ends
+                .iter()
+                .map(|&(unit, _)| {
+                    let id = self.ids.get(unit).and_then(|i| lock(i).take());
+                    (id, self.progress.is_open(unit))
+                })
+                .collect();
+            let mut core = lock(&self.shared.core);
+            for (&(_, outcome), (id, in_time)) in ends.iter().zip(taken) {
+                if let Some(id) = id {
+                    core.unpin(id);
+                }
+                match outcome {
+                    _ if !in_time => {}
+                    BlockOutcome::Loaded(_) => core.stats.loaded_blocks += 1,
+                    _ => core.stats.load_failures += 1,
+                }
+            }
+        }
+        let end = self.progress.finish_all(ends);
+        if let Some(job) = &end.0 {
+            lock(&self.shared.core).stats.loaded_bytes += job.report.bytes;
+        }
+        self.shared.end_units(end, Direction::Load, self.req, &self.fps);
+    }
+
     pub(crate) fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {
         let s = &*self.shared;
         let (Some(key), Some(ids)) = (self.keys.get(unit), self.ids.get(unit)) else {

@@ -565,6 +565,7 @@ impl Tier for FsTier {
         let s = &*self.shared;
         let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
+        t.stores_held = self.pool.held_stores();
         s.guard.fill(&mut t);
         t
     }

@@ -263,6 +263,37 @@ impl Progress {
         UnitEnd { job, was_hung }
     }
 
+    /// As [`finish`](Self::finish), for blocks that ended together; returns the job, if they were its last, and how many
+    /// of them had been given up.
+    pub(crate) fn finish_all(&self, ends: &[(usize, BlockOutcome)]) -> (Option<Ended>, usize) {
+        let mut p = lock(&self.inner);
+        let mut hung = 0;
+        let mut told = 0;
+        for &(unit, outcome) in ends {
+            hung += usize::from(p.stop(unit));
+            if let Some(slot) = p.outcomes.get_mut(unit).filter(|o| o.is_none()) {
+                *slot = Some(outcome);
+                told += 1;
+                p.good |= matches!(outcome, BlockOutcome::Stored | BlockOutcome::Loaded(_));
+            }
+        }
+        p.remaining -= told;
+        let job = (told > 0 && p.remaining == 0).then(|| self.end(&mut p));
+        (job, hung)
+    }
+
+    /// Which of `units` have no outcome yet; a worker begins with those.
+    pub(crate) fn start_all(&self, units: std::ops::Range<usize>, now: Instant) -> Vec<usize> {
+        let mut p = lock(&self.inner);
+        let open: Vec<usize> = units.filter(|&u| p.is_open(u)).collect();
+        p.running.extend(open.iter().map(|&unit| Running {
+            unit,
+            since: now,
+            hung: false,
+        }));
+        open
+    }
+
     /// Whether an operation has run for `timeout`, or nothing of the job runs and nothing in the tier has ended for
     /// that long (`last_end`) while it waited.
     pub(crate) fn is_overdue(&self, now: Instant, timeout: Duration, last_end: Instant) -> bool {
@@ -389,6 +420,27 @@ mod tests {
             let r = j.finish(0, BlockOutcome::Stored).job.unwrap().report;
             assert_eq!(r.device_time, Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn blocks_that_end_together_are_told_once_and_bring_the_report_with_the_last() {
+        let p = Progress::new(JobId(1), Direction::Store, 4, at(0), &Arc::default());
+        p.finish(1, BlockOutcome::Present);
+        assert_eq!(p.start_all(0..3, at(1)), [0, 2]);
+        let (job, hung) = p.finish_all(&[(0, BlockOutcome::Stored), (1, BlockOutcome::Stored)]);
+        assert!(job.is_none() && hung == 0);
+        let g = p.give_up(at(2), ErrorKind::Unavailable, true).unwrap();
+        assert_eq!((g.cut, g.hung), (vec![(3, false)], 1));
+        let (job, hung) = p.finish_all(&[(2, BlockOutcome::Stored), (3, BlockOutcome::Stored)]);
+        let lost = BlockOutcome::Failed(ErrorKind::Unavailable);
+        let want = [
+            BlockOutcome::Stored,
+            BlockOutcome::Present,
+            BlockOutcome::Stored,
+            lost,
+        ];
+        assert_eq!((job.unwrap().report.blocks, hung), (want.to_vec(), 1));
+        assert!(p.finish_all(&[(2, BlockOutcome::Stored)]).0.is_none());
     }
 
     const LIMIT: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Named worker threads over two bounded queues: loads strictly before stores, and never all workers in stores,
-//! so that a load finds a free worker while stores saturate the device. A job is many units; workers claim runs
+//! so that a load finds a free worker while stores saturate the device; while loads run, only a few workers store. A job is many units; workers claim runs
 //! of them, so one large job fills an idle pool. Work that has not begun can be cancelled; work that has begun is
 //! never abandoned (I4, I5).
 
@@ -27,6 +27,9 @@ use crate::{
         wait, wait_while,
     },
 };
+
+/// While loads run, one store thread in so many goes on.
+const BESIDE_LOADS: usize = 4;
 
 /// A batch is not shared out into more parts than this.
 const CRUMBS: usize = 8;
@@ -120,6 +123,8 @@ struct Queues {
     store_units: usize,
     running: usize,
     running_stores: usize,
+    /// How often a worker left stores where they were because of loads.
+    held: u64,
     /// Workers that wait for work.
     waiting: usize,
     stop: bool,
@@ -244,6 +249,11 @@ impl Pool {
         q.load_units + q.store_units
     }
 
+    /// How often a worker left stores waiting because loads run.
+    pub fn held_stores(&self) -> u64 {
+        lock(&self.shared.queues).held
+    }
+
     /// Whether anything waits or runs.
     pub fn is_busy(&self) -> bool {
         let q = lock(&self.shared.queues);
@@ -336,8 +346,18 @@ impl Queues {
     fn next_class(&self, store_threads: usize) -> Option<Class> {
         match () {
             () if !self.loads.is_empty() => Some(Class::Load),
-            () if !self.stores.is_empty() && self.running_stores < store_threads => Some(Class::Store),
+            () if !self.stores.is_empty() && self.running_stores < self.most_stores(store_threads) => {
+                Some(Class::Store)
+            }
             () => None,
+        }
+    }
+
+    /// How many stores may run: fewer beside loads, which share the device with them.
+    fn most_stores(&self, store_threads: usize) -> usize {
+        match self.running - self.running_stores {
+            0 => store_threads,
+            _ => store_threads.div_ceil(BESIDE_LOADS),
         }
     }
 
@@ -411,7 +431,10 @@ fn work_loop(shared: &Shared, mut own: Worker) {
             let store = usize::from(class == Class::Store);
             q.running += 1;
             q.running_stores += store;
-            let wake = q.waiting > 0 && q.is_claimable(shared.size.store_threads);
+            let claimable = q.is_claimable(shared.size.store_threads);
+            let wake = q.waiting > 0 && claimable;
+            let idle = q.waiting > 0 && q.running_stores < shared.size.store_threads;
+            q.held += u64::from(idle && !claimable && !q.stores.is_empty());
             drop(q);
             if wake {
                 shared.ready.notify_one();
@@ -437,7 +460,11 @@ fn work_loop(shared: &Shared, mut own: Worker) {
             if q.running == 0 {
                 shared.idle.notify_all();
             }
-            if store == 1 && !q.stores.is_empty() {
+            // the last load lets more than one store go on
+            let last_load = store == 0 && q.running == q.running_stores;
+            if !q.stores.is_empty() && last_load {
+                shared.ready.notify_all();
+            } else if store == 1 && !q.stores.is_empty() {
                 shared.ready.notify_one();
             }
         } else if q.stop {
@@ -491,6 +518,26 @@ mod tests {
         fn cancel(&self, unit: usize) {
             lock(&self.cancelled).push(unit);
         }
+    }
+
+    #[test]
+    fn few_stores_begin_while_a_load_runs_and_all_go_on_after_it() {
+        let pool = Pool::start("t", PoolSize::new(2, 8)).unwrap();
+        let (load, let_go, loading) = probe(true);
+        pool.submit(Class::Load, Arc::clone(&load) as Arc<dyn Work>, 1)
+            .unwrap();
+        loading.recv().unwrap();
+        let (stores, open, begun) = probe(true);
+        pool.submit(Class::Store, Arc::clone(&stores) as Arc<dyn Work>, 64)
+            .unwrap();
+        // two of eight, and no third
+        assert!((0..2).all(|_| begun.recv().is_ok()));
+        assert!(begun.recv_timeout(Duration::from_millis(200)).is_err());
+        assert!(pool.held_stores() > 0);
+        let_go.send(()).unwrap();
+        assert!((0..6).all(|_| begun.recv_timeout(Duration::from_secs(10)).is_ok()));
+        (0..64).for_each(|_| open.send(()).unwrap());
+        pool.drain(Duration::from_secs(10));
     }
 
     #[test]

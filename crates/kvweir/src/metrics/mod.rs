@@ -176,6 +176,8 @@ pub struct TierStats {
     pub oldest_age_seconds: u64,
     /// Units waiting for a worker.
     pub queued_blocks: u64,
+    /// How often a worker left stores waiting because loads ran.
+    pub stores_held: u64,
     /// Heap bytes of index and policy.
     pub index_bytes: u64,
     /// The breaker: 0 closed, 1 half-open, 2 open.

@@ -134,6 +134,7 @@ mod tests {
             trim_candidates: next(),
             oldest_age_seconds: next(),
             queued_blocks: next(),
+            stores_held: next(),
             index_bytes: next(),
             breaker_state: next(),
             breaker_opened: next(),

@@ -380,6 +380,14 @@ pub const METRICS: &[Metric] = &[
         read: |s| one(s.tier.queued_blocks),
     },
     Metric {
+        name: "kvweir_stores_held_total",
+        help: "How often a worker left stores waiting because loads ran.",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["tier"],
+        read: |s| one(s.tier.stores_held),
+    },
+    Metric {
         name: "kvweir_index_bytes",
         help: "Memory of index and policy.",
         kind: Kind::Gauge,

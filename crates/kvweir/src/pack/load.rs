@@ -47,7 +47,7 @@ impl LoadRun {
         let now = s.clock.now();
         let mut wanted = Vec::with_capacity(units.len());
         let mut others = Vec::new();
-        let started: Vec<usize> = units.filter(|&u| self.progress.start(u, now)).collect();
+        let started = self.progress.start_all(units, now);
         {
             let core = lock(&s.core);
             for unit in started {
@@ -109,8 +109,15 @@ impl LoadRun {
             }
         }
         self.progress.end_io(s.clock.now(), good);
+        let mut loaded = Vec::with_capacity(outcomes.len());
         for (extent, w, read) in outcomes {
-            self.settle_read(pack, &extent, &w, read);
+            match read {
+                Ok(verified) => loaded.push((w.unit, BlockOutcome::Loaded(verified))),
+                Err(_) => self.settle_read(pack, &extent, &w, read),
+            }
+        }
+        if !loaded.is_empty() {
+            self.finish_all(&loaded);
         }
     }
 

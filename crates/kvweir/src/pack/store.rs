@@ -24,7 +24,7 @@ use crate::{
     },
     metrics::{EvictReason, RefuseReason},
     sync::{atomic::Ordering, lock},
-    tier::BlockOutcome,
+    tier::{BlockOutcome, Direction},
 };
 
 /// What to do about one block.
@@ -128,10 +128,7 @@ impl StoreRun {
             moving: Vec::new(),
             into: Vec::new(),
         };
-        for unit in units {
-            if !self.progress.start(unit, s.clock.now()) {
-                continue;
-            }
+        for unit in self.progress.start_all(units, s.clock.now()) {
             match self.begin_packed(pack, unit) {
                 Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),
                 Begin::Present => self.finish(unit, BlockOutcome::Present),
@@ -408,8 +405,11 @@ impl StoreRun {
         for w in waiters {
             w.run.finish(w.unit, BlockOutcome::Present);
         }
-        for &(unit, ..) in blocks {
-            self.finish(unit, BlockOutcome::Stored);
-        }
+        let ends: Vec<_> = blocks
+            .iter()
+            .map(|&(unit, ..)| (unit, BlockOutcome::Stored))
+            .collect();
+        let end = self.progress.finish_all(&ends);
+        s.end_units(end, Direction::Store, self.req, &self.fps);
     }
 }

@@ -31,6 +31,7 @@ COUNTERS: dict[str, tuple[str, Any]] = {
     "pin_leases_expired": ("Requests whose pins were taken back.", "pin_leases_expired"),
     "breaker_opened": ("How often the breaker opened.", "breaker_opened"),
     "jobs_timed_out": ("Jobs given up at their deadline.", "jobs_timed_out"),
+    "stores_held": ("How often stores were left waiting because loads ran.", "stores_held"),
     "store_device_seconds": ("Time the device worked on stores.", "store_device_seconds"),
     "load_device_seconds": ("Time the device worked on loads.", "load_device_seconds"),
 }
