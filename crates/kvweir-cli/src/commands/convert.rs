@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 }
 
 fn sections(r: &Converted) -> Vec<Section> {
-    let gb_s = r.bytes as f64 / 1e9 / r.seconds.max(1e-9);
+    let mb_s = r.bytes as f64 / 1e6 / r.seconds.max(1e-9);
     let mut rows = vec![
         ("directory", r.root.clone()),
         ("layout", r.to.to_owned()),
@@ -116,7 +116,7 @@ fn sections(r: &Converted) -> Vec<Section> {
             ("at most, between", bytes(r.peak_bytes)),
             (
                 "read",
-                format!("{} in {:.2} s, {gb_s:.2} GB/s", bytes(r.bytes), r.seconds),
+                format!("{} in {:.2} s, {mb_s:.1} MB/s", bytes(r.bytes), r.seconds),
             ),
         ]);
     }

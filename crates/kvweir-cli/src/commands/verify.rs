@@ -137,7 +137,7 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
     let j = &v.journals;
     if j.compared {
         rows.extend([
-            ("blocks in journals", count(j.blocks)),
+            ("block files and files of extents in journals", count(j.blocks)),
             ("  without file, no fault", count(j.journal_without_file)),
             ("  directories in doubt", count(j.directories_in_doubt)),
         ]);

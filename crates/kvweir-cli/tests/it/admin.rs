@@ -316,7 +316,7 @@ fn convert_moves_blocks_there_and_back_only_with_yes() {
     );
     let done = run(dir.path(), "convert kv --to pack --apply");
     assert!(
-        done.code == 0 && done.stdout.contains("GB/s"),
+        done.code == 0 && done.stdout.contains("MB/s"),
         "{} {}",
         done.stdout,
         done.stderr

@@ -24,13 +24,19 @@ use crate::{
         shared::write_cost,
         trailer::{TRAILER_BYTES, Trailer, decode, encode},
     },
-    io::disk::{OpenMode, read_all_at, write_full},
+    io::{
+        disk::{OpenMode, read_all_at, write_full},
+        round_up,
+    },
     pack::format::{Record, block_sum},
     sync::atomic::Ordering,
 };
 
 /// Blocks dropped at once where there is no room.
 const DROP_AT_ONCE: usize = 16;
+/// Blocks for which there shall be room at once, if they take less than this part of the bound.
+const FEW: usize = 64;
+const PART: u64 = 128;
 
 /// A block to be moved, and the time that its file gets.
 struct Item {
@@ -56,6 +62,9 @@ impl Work<'_> {
         let slot_bytes = place.open.first().map_or(1, |o| u64::from(o.header.slot_bytes));
         let len = usize::try_from(t.len).map_err(io::Error::other)?;
         let cost = write_cost(len, self.unit);
+        let growth = round_up(t.len + TRAILER_BYTES as u64, self.unit).saturating_sub(slot_bytes);
+        let bound = self.room.used() + self.room.left();
+        let least = usize::try_from(bound / PART / cost).unwrap_or(1).clamp(1, FEW);
         if !self.apply {
             self.plan_files(t, &place, items.len() as u64, cost);
             return Ok(());
@@ -66,7 +75,9 @@ impl Work<'_> {
         let mut items: VecDeque<Item> = items.into();
         while !items.is_empty() {
             let fits = usize::try_from(self.room.left() / cost).unwrap_or(usize::MAX);
-            if fits == 0 {
+            // one block at a time would be one sync a block; only what must go anyway goes for that
+            let doomed = (items.len() as u64).saturating_mul(growth) > self.room.left();
+            if fits == 0 || doomed && gives_back && fits < least.min(items.len()) {
                 if !gives_back {
                     self.failed(
                         &t.dir.clone(),
