@@ -8,6 +8,7 @@
 //! | `contest/` | the tier beside vLLM's own, LMCache's and the raw device |
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
+//! | `packed.rs` | opening a root of many packed blocks |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
 //! | `verify.rs` | `kvweir verify` against raw direct reads of the same files |
 //! | `env.rs`, `print.rs`, `keys.rs`, `files.rs` | the machine, tables, seeded keys, files of them |
@@ -21,6 +22,7 @@ mod growth;
 mod index;
 mod keys;
 mod manager;
+mod packed;
 mod print;
 mod raw;
 mod share;
@@ -57,6 +59,8 @@ enum Command {
     Trim(trim::Args),
     /// Opens a root of many large sparse files by its journal, by a walk, and with a tenth of the bound.
     Start(start::Args),
+    /// Opens a root of many packed blocks.
+    Packed(packed::Args),
     /// Processes that share one root under load, one killed and restarted now and then, watched from outside.
     Share(share::Args),
     /// One of them.
@@ -77,6 +81,7 @@ fn main() -> Result<()> {
         Command::Manager(args) => manager::run(&args, &clock),
         Command::Trim(args) => trim::run(&args, &clock),
         Command::Start(args) => start::run(&args, &clock),
+        Command::Packed(args) => packed::run(&args, &clock),
         Command::Share(args) => share::run(&args, &clock),
         Command::ShareWorker(args) => share::work(&args, &clock),
         Command::Verify(args) => verify::run(&args, &clock),
