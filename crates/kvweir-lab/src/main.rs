@@ -6,6 +6,7 @@
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
 //! | `engine.rs` | threads against io_uring, on one file |
 //! | `contest/` | the tier beside vLLM's own, LMCache's and the raw device |
+//! | `counts.rs` | work whose instructions `scripts/counts` counts |
 //! | `manager.rs` | what the manager costs a block without I/O |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `packed.rs` | opening a root of many packed blocks |
@@ -14,6 +15,7 @@
 //! | `env.rs`, `print.rs`, `keys.rs`, `files.rs` | the machine, tables, seeded keys, files of them |
 
 mod contest;
+mod counts;
 mod disk;
 mod engine;
 mod env;
@@ -55,6 +57,9 @@ enum Command {
     Contest(contest::Args),
     /// What the manager costs a block without I/O.
     Manager(manager::Args),
+    /// Work whose instructions `scripts/counts` counts.
+    #[command(hide = true)]
+    Counts(counts::Args),
     /// Opens a root of many small files with a bound of a tenth of them.
     Trim(trim::Args),
     /// Opens a root of many large sparse files by its journal, by a walk, and with a tenth of the bound.
@@ -79,6 +84,7 @@ fn main() -> Result<()> {
         Command::Engine(args) => engine::run(&args, &clock),
         Command::Contest(args) => contest::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
+        Command::Counts(args) => counts::run(&args),
         Command::Trim(args) => trim::run(&args, &clock),
         Command::Start(args) => start::run(&args, &clock),
         Command::Packed(args) => packed::run(&args, &clock),
