@@ -271,6 +271,8 @@ fn the_default_settings_file() {
     io_timeout_s = 30.0                      # default
     bounce = "auto"                          # default
     read_only = false                        # default
+    layout = "fs"                            # default
+    engine = "threads"                       # default
 
     # Back-pressure
     backpressure = true                      # default
