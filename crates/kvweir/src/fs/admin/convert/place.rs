@@ -152,7 +152,8 @@ impl Work<'_> {
                 (Look::Half(path), _) if self.apply => {
                     let bytes = disk.stat(&path).map_or(0, |s| s.allocated);
                     disk.remove_file(&path)?;
-                    self.room.change(bytes, 0);
+                    let dirs = path.parent().map_or(0, |d| self.admin.remove_empty(d).bytes);
+                    self.room.change(bytes + dirs, 0);
                     continue;
                 }
                 _ => {
