@@ -4,7 +4,7 @@
 //! queue, bell. A tier's breaker is locked alone, its list of jobs before their progress.
 //!
 //! Locks, atomics and threads of the engine come from here, so that a test can be the one who says who runs next: with
-//! `--cfg kvweir_shuttle` they are those of [`scheduled`], else the standard library's own.
+//! `--cfg kvweir_shuttle` they are those of `sync::scheduled`, else the standard library's own.
 
 #[cfg(kvweir_shuttle)]
 mod scheduled;

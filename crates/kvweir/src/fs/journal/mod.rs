@@ -5,8 +5,8 @@
 //! | `record.rs` | the format |
 //! | `write.rs` | [`Journal`]: appends, changes generation |
 //! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
-//! | `replay.rs` | [`replay`]: what a dead member owned |
-//! | `merge.rs` | [`merge`]: the next snapshot |
+//! | `replay.rs` | [`replay()`]: what a dead member owned |
+//! | `merge.rs` | [`merge()`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
 //!
 //! Two files a generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
