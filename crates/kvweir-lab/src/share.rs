@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use kvweir::{
     Key,
     clock::Clock,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     namespace::{Identity, Namespace},
     sync::Bell,
     tier::{
@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Bytes of a block.
     #[arg(long, default_value_t = 65536)]
     block_bytes: usize,
+    /// How the processes lay blocks out.
+    #[arg(long, default_value_t = Layout::Fs)]
+    layout: Layout,
     /// Seed of keys and choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -71,6 +74,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     block_bytes: usize,
     #[arg(long)]
+    layout: Layout,
+    #[arg(long)]
     seed: u64,
 }
 
@@ -78,6 +83,7 @@ pub(crate) struct WorkerArgs {
 pub(crate) fn work(args: &WorkerArgs, clock: &Arc<dyn Clock>) -> Result<()> {
     let settings = FsSettings {
         max_bytes: Some(args.bound),
+        layout: args.layout,
         ..FsSettings::new(&args.root)
     };
     let ns = Namespace::new(&Identity {
@@ -142,6 +148,7 @@ fn spawn(args: &Args, number: usize, life: u64) -> Result<Worker> {
         .arg(args.mount.join("kv"))
         .args(["--bound", &args.bound.to_string(), "--model", model])
         .args(["--block-bytes", &args.block_bytes.to_string()])
+        .args(["--layout", args.layout.as_str()])
         .args([
             "--seed",
             &(args.seed * 1000 + number as u64 * 100 + life).to_string(),
