@@ -82,6 +82,8 @@ BAD = {
     "min_free_bytes": ([0, -1, "much", 1.5], "GiB|zero"),
     "max_inflight_bytes": ([0, -1, "much", 1.5], "GiB|zero"),
     "io_timeout_s": ([-1, "30", None, True, float("nan"), float("inf")], "seconds"),
+    "layout": (["packed", "AUTO", None, 3, True], "auto, fs or pack"),
+    "engine": (["uring", "THREADS", None, 3, True], "threads or io_uring"),
     "bounce": (["maybe", "AUTO", None, 3, True], "auto, always or never"),
     "read_only": (["no", 0, None], "true or false"),
     "policy": (["fifo", "LRU", None, 3], "lru, arc or s3fifo"),

@@ -34,6 +34,9 @@ pub(crate) const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
 pub(crate) const FIRST_SEQUENCE: u64 = 1 << 40;
 /// Extents into which a bound is divided, about.
 const EXTENTS_A_BOUND: u64 = 64;
+/// Bytes of an extent below which runs of slots become short, and the bound from which on none is smaller.
+const SMALL_EXTENT: u64 = 8 << 20;
+const SMALL_BOUND: u64 = 64 << 20;
 /// Fewest slots of an extent, where there is room.
 const FEW_SLOTS: u32 = 16;
 /// Bytes of slots that a request keeps behind its last block for those that follow.
@@ -145,7 +148,9 @@ impl Pack {
     /// No extents yet, for blocks of `block_len` bytes below `bound` bytes.
     pub(crate) fn new(block_len: usize, bound: u64) -> Self {
         let slot_bytes = slot_bytes(block_len);
-        let slots = Header::slots_in(bound / EXTENTS_A_BOUND, slot_bytes).clamp(FEW_SLOTS, 1 << SHIFT);
+        let least = if bound >= SMALL_BOUND { SMALL_EXTENT } else { 0 };
+        let bytes = (bound / EXTENTS_A_BOUND).max(least);
+        let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, 1 << SHIFT);
         let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
         Self {
             slot_bytes,
@@ -562,6 +567,8 @@ mod tests {
     #[test]
     fn the_nominal_extent_follows_the_bound() {
         assert_eq!(Pack::new(65536, 1 << 20).nominal, extent_bytes(16, 65536));
+        let small = Pack::new(65536, 128 << 20).nominal;
+        assert!((7 << 20..=8 << 20).contains(&small), "{small}");
         let p = Pack::new(16384, 64 << 30);
         assert!(p.nominal <= 1 << 30 && p.nominal > 1000 << 20);
     }
