@@ -305,7 +305,7 @@ fn make_root(disk: &dyn Disk, root: &Path, read_only: bool) -> Result<()> {
             "open root",
             format!("{} does not exist, and read_only makes nothing", root.display()),
         )),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create_dir(root).map_err(|e| {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => make_dir(disk, root).map_err(|e| {
             let parent = root.parent().unwrap_or(root);
             match e.kind() {
                 io::ErrorKind::NotFound => Error::invalid(
@@ -316,6 +316,16 @@ fn make_root(disk: &dyn Disk, root: &Path, read_only: bool) -> Result<()> {
             }
         }),
         Err(e) => Err(Error::io("open root", root.display(), e).with_kind(ErrorKind::Invalid)),
+    }
+}
+
+/// Makes `root`, unless somebody else just did.
+fn make_dir(disk: &dyn Disk, root: &Path) -> io::Result<()> {
+    match disk.create_dir(root) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && disk.stat(root)?.kind == FileKind::Dir => {
+            Ok(())
+        }
+        r => r,
     }
 }
 

@@ -311,3 +311,15 @@ in_both_layouts! {
     who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engine,
     a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others,
 }
+
+#[test]
+fn a_root_that_another_process_makes_at_the_same_moment_is_opened() {
+    let root = Root::new();
+    std::fs::create_dir(root.path()).unwrap();
+    let disk = Arc::new(FaultDisk::new(Arc::new(OsDisk)));
+    // it is not there when it is looked for, and there when it is to be made
+    disk.add(Rule::new(Op::Stat, Fault::Errno(2)).times(1));
+    let builder = FsBuilder::new(root.settings(8 << 20), ns("model"), LEN);
+    let mut c = client(builder.disk(disk));
+    store(&mut c, &keys(0..3));
+}
