@@ -240,11 +240,7 @@ impl Guard {
 impl Shared {
     /// A worker is done with a unit, in time or not.
     pub(crate) fn end_unit(&self, end: UnitEnd, direction: Direction, req: RequestId, fps: &[Fingerprint]) {
-        let now = self.clock.now();
-        self.guard.ended(direction, end.was_hung, now);
-        if let Some(job) = end.job {
-            self.end_job(job, now, req, fps);
-        }
+        self.end_units((end.job, usize::from(end.was_hung)), direction, req, fps);
     }
 
     /// A worker is done with units that ended together; `hung` of them had been given up.

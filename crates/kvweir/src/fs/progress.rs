@@ -251,16 +251,11 @@ impl Progress {
 
     /// Notes the outcome of a block, the first one told. The last block's brings the report.
     pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) -> UnitEnd {
-        let mut p = lock(&self.inner);
-        let was_hung = p.stop(unit);
-        let Some(slot) = p.outcomes.get_mut(unit).filter(|o| o.is_none()) else {
-            return UnitEnd { job: None, was_hung };
-        };
-        *slot = Some(outcome);
-        p.good |= matches!(outcome, BlockOutcome::Stored | BlockOutcome::Loaded(_));
-        p.remaining -= 1;
-        let job = (p.remaining == 0).then(|| self.end(&mut p));
-        UnitEnd { job, was_hung }
+        let (job, hung) = self.finish_all(&[(unit, outcome)]);
+        UnitEnd {
+            job,
+            was_hung: hung > 0,
+        }
     }
 
     /// As [`finish`](Self::finish), for blocks that ended together; returns the job, if they were its last, and how many
