@@ -15,13 +15,17 @@ const CHURN: u64 = 20;
 /// Store jobs under way beside loads.
 const BESIDE: usize = 16;
 
+/// Bytes for the blocks of a round and half as many, with trailers and directories.
+pub(super) fn bound(block_kib: u64, blocks: u32) -> u64 {
+    u64::from(blocks) * (block_kib << 10) * 6 / 5 * 3 / 2 + (16 << 20)
+}
+
 impl Contest<'_> {
     /// Ours alone: a tier that fills, one at its bound, and one that was written over.
     pub(super) fn bound(&mut self) -> Result<()> {
         let (block_kib, blocks) = (64, self.blocks(1024));
         let (region, _) = self.region(block_kib, blocks)?;
-        // the blocks of a round and half as many, with trailers and directories
-        let bound = u64::from(blocks) * ((block_kib as u64) << 10) * 6 / 5 * 3 / 2 + (16 << 20);
+        let bound = bound(block_kib as u64, blocks);
         for layout in self.layouts(block_kib) {
             let mut sides: Sides<'_> = Vec::new();
             for (name, bound, times) in [

@@ -8,10 +8,12 @@
 //! | `age.rs` | tiers that fill, are full, were written over; loads beside stores |
 //! | `side.rs` | who is measured |
 //! | `peer.py` | tiers of Python, each in a process of its own |
+//! | `targets.rs` | the ratios that are wanted |
 //! | `tell.rs` | tables, ratios against targets, JSON |
 
 mod age;
 mod side;
+mod targets;
 mod tell;
 
 use std::{
@@ -83,8 +85,8 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    case("64 KiB", 64, 2048, 16, 64),
-    case("16 KiB", 16, 4096, 32, 64),
+    case("64 KiB", 64, 4096, 16, 64),
+    case("16 KiB", 16, 8192, 32, 64),
     case("2 MiB", 2048, 128, 8, 8),
     case("8 MiB", 8192, 32, 2, 2),
 ];
@@ -243,6 +245,17 @@ impl Contest<'_> {
         Ok(sides)
     }
 
+    /// Ours at its bound, as it is for most of its life: it holds one round and a half, so every store evicts.
+    fn full(&mut self, layout: Layout, region: &Region, blocks: u32) -> Result<Ours> {
+        let block_kib = region.block_len() as u64 >> 10;
+        let settings = self.settings(layout, age::bound(block_kib, blocks));
+        let mut side = Ours::new(settings, region, self.clock)?;
+        for round in 0..2 {
+            side.store(whole(salt(self.args.seed, 300, round), blocks, 0, 16))?;
+        }
+        Ok(side)
+    }
+
     /// Opens the tiers of the peers; one that cannot is told and left out from now on.
     fn open_peers(&mut self, region: &Region, memory: &Path, bound: u64) -> Vec<(String, Peer)> {
         let mut open = Vec::new();
@@ -294,13 +307,17 @@ impl Contest<'_> {
         let room = self.room(&region, 1);
         let mut peers = self.open_peers(&region, &memory, room);
         let mut sides = self.ours(&region, case.block_kib, &[true, false], room)?;
-        let raw = Raw::new(
-            &self.dir.join(format!("raw-{number}")),
-            blocks,
-            &region,
-            self.clock,
-        )?;
-        sides.push(("raw".into(), Box::new(raw)));
+        for layout in self.layouts(case.block_kib).into_iter().take(1) {
+            sides.push((
+                format!("kvweir {layout}, full"),
+                Box::new(self.full(layout, &region, blocks)?),
+            ));
+        }
+        for (name, again) in [("raw", false), ("raw, written over", true)] {
+            let path = self.dir.join(format!("raw-{number}-{again}"));
+            let raw = Raw::new(&path, blocks, &region, self.clock, again)?;
+            sides.push((name.into(), Box::new(raw)));
+        }
         sides.extend(
             peers
                 .iter_mut()
@@ -370,7 +387,9 @@ impl Contest<'_> {
         let name = sides.get(who).map_or("", |(n, _)| n);
         match took {
             Ok(took) => row.context("a row a side")?.add(took),
-            Err(e) if name.starts_with("kvweir") || name == "raw" => return Err(e.context(name.to_owned())),
+            Err(e) if name.starts_with("kvweir") || name.starts_with("raw") => {
+                return Err(e.context(name.to_owned()));
+            }
             Err(e) => failed.push((name.to_owned(), format!("failed: {e:#}"))),
         }
         Ok(())

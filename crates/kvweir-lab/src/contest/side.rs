@@ -270,22 +270,39 @@ impl Side for Ours {
     }
 }
 
-/// The device: one preallocated file, written once before, a run of blocks a job, the tier's threads.
+/// The device: preallocated files, a run of blocks a job, the tier's threads. Every tier that is not full writes where
+/// nothing of it was before, so the device does too: each round writes a new file, in which a load finds the same round's
+/// blocks. With `again` it is one file, written over in each round: what a tier at its bound can reach. A disk may treat
+/// the two differently, above all one that is thinly provisioned below a file system that discards.
 #[derive(Debug)]
 pub(super) struct Raw {
+    path: PathBuf,
+    files: u64,
+    again: bool,
     file: Box<dyn DiskFile>,
     clock: Arc<dyn Clock>,
     region: Region,
+    bytes: u64,
 }
 
 impl Raw {
-    pub(super) fn new(path: &Path, blocks: u32, region: &Region, clock: &Arc<dyn Clock>) -> Result<Self> {
-        let file = OsDisk.open(path, OpenMode::ReadWrite, true)?;
-        file.allocate(u64::from(blocks) * region.block_len() as u64)?;
+    pub(super) fn new(
+        path: &Path,
+        blocks: u32,
+        region: &Region,
+        clock: &Arc<dyn Clock>,
+        again: bool,
+    ) -> Result<Self> {
+        let bytes = u64::from(blocks) * region.block_len() as u64;
+        let path = path.to_owned();
         let raw = Self {
-            file,
+            file: Self::make(&path, 0, bytes)?,
+            path,
+            files: 1,
+            again,
             clock: Arc::clone(clock),
             region: region.clone(),
+            bytes,
         };
         let once = Work {
             salt: 0,
@@ -295,8 +312,18 @@ impl Raw {
             batch: 16,
             depth: usize::MAX,
         };
-        raw.spread(once, false)?;
+        if again {
+            raw.spread(once, false)?;
+        }
         Ok(raw)
+    }
+
+    fn make(path: &Path, number: u64, bytes: u64) -> Result<Box<dyn DiskFile>> {
+        let path = path.with_extension(number.to_string());
+        let file = OsDisk.open(&path, OpenMode::ReadWrite, true)?;
+        file.allocate(bytes)
+            .with_context(|| format!("preallocate {}", path.display()))?;
+        Ok(file)
     }
 
     fn spread(&self, w: Work, is_load: bool) -> Result<Took> {
@@ -353,6 +380,11 @@ impl Raw {
 
 impl Side for Raw {
     fn store(&mut self, work: Work) -> Result<Took> {
+        if !self.again {
+            // as all others, it keeps what earlier rounds wrote
+            self.file = Self::make(&self.path, self.files, self.bytes)?;
+            self.files += 1;
+        }
         self.spread(work, false)
     }
 

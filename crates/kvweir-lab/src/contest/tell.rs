@@ -4,7 +4,10 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::side::Took;
+use super::{
+    side::Took,
+    targets::{BOUND, Of, TARGETS, Target},
+};
 use crate::print::{heading, median, say, table};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -102,121 +105,19 @@ impl Row {
 
 fn find<'a>(rows: &'a [Row], case: &str, op: &str, side: &str) -> Option<&'a Row> {
     rows.iter().find(|r| {
-        r.case == case && r.op.starts_with(op) && (r.side == side || side == "ours" && is_ours(&r.side))
+        r.case == case
+            && r.op.starts_with(op)
+            && (match side {
+                "ours" => is_ours(&r.side),
+                "full" => r.side.starts_with("kvweir") && r.side.ends_with(", full"),
+                _ => r.side == side,
+            })
     })
 }
 
 /// Our usual side: of several layouts the first.
 fn is_ours(side: &str) -> bool {
-    side.starts_with("kvweir") && !side.contains("off")
-}
-
-/// What is compared.
-#[derive(Debug, Clone, Copy)]
-enum Of {
-    Rate,
-    Cpu,
-    P99,
-}
-
-/// A ratio that is to be at least, or with `most` at most, so much.
-#[derive(Debug, Clone, Copy)]
-struct Target {
-    what: &'static str,
-    case: &'static str,
-    /// Operation and side above and below the line.
-    above: (&'static str, &'static str),
-    below: (&'static str, &'static str),
-    of: Of,
-    most: bool,
-    target: f64,
-}
-
-const fn target(
-    what: &'static str,
-    case: &'static str,
-    op: &'static str,
-    below: &'static str,
-    of: Of,
-    target: f64,
-) -> Target {
-    Target {
-        what,
-        case,
-        above: (op, "ours"),
-        below: (op, below),
-        of,
-        most: !matches!(of, Of::Rate),
-        target,
-    }
-}
-
-const BOUND: &str = "bound, 64 KiB";
-const BESIDE: &str = "beside stores, 64 KiB";
-
-const TARGETS: [Target; 22] = [
-    target("store rate / stock", "64 KiB", "store", "stock", Of::Rate, 4.0),
-    target("store rate / raw", "64 KiB", "store", "raw", Of::Rate, 0.85),
-    target("store rate / stock", "16 KiB", "store", "stock", Of::Rate, 15.0),
-    target("load rate / stock", "64 KiB", "load, 64", "stock", Of::Rate, 1.3),
-    target("load rate / raw", "64 KiB", "load, 64", "raw", Of::Rate, 0.85),
-    target("load rate / stock", "16 KiB", "load, 64", "stock", Of::Rate, 2.0),
-    target(
-        "one prefix at a time / stock",
-        "64 KiB",
-        "load, one",
-        "stock",
-        Of::Rate,
-        2.0,
-    ),
-    target("store rate / stock", "2 MiB", "store", "stock", Of::Rate, 1.0),
-    target("load rate / stock", "2 MiB", "load, 8", "stock", Of::Rate, 1.0),
-    target("store rate / stock", "8 MiB", "store", "stock", Of::Rate, 1.0),
-    target("load rate / stock", "8 MiB", "load, 2", "stock", Of::Rate, 1.0),
-    target("store CPU / stock", "64 KiB", "store", "stock", Of::Cpu, 1.0),
-    target("load CPU / stock", "64 KiB", "load, 64", "stock", Of::Cpu, 0.334),
-    target("store CPU / stock", "2 MiB", "store", "stock", Of::Cpu, 0.5),
-    Target {
-        below: ("load, 64", "kvweir auto, checksums off"),
-        ..target(
-            "load rate with / without checksums",
-            "64 KiB",
-            "load, 64",
-            "",
-            Of::Rate,
-            0.95,
-        )
-    },
-    at_bound("evicting / filling store", "store", "full", 0.95),
-    at_bound("full / filling load", "load", "full", 0.95),
-    at_bound("churned / filling store", "store", "churned", 0.8),
-    at_bound("churned / filling load", "load", "churned", 0.8),
-    target(
-        "p99 beside stores / stock's",
-        BESIDE,
-        "load beside",
-        "stock",
-        Of::P99,
-        0.5,
-    ),
-    Target {
-        above: ("load beside", "ours"),
-        below: ("load alone", "ours"),
-        ..target("p99 beside stores / alone", BESIDE, "", "", Of::P99, 2.0)
-    },
-    Target {
-        above: ("load beside", "stock"),
-        below: ("load alone", "stock"),
-        ..target("  the same of stock", BESIDE, "", "", Of::P99, f64::INFINITY)
-    },
-];
-
-const fn at_bound(what: &'static str, op: &'static str, which: &'static str, least: f64) -> Target {
-    Target {
-        above: (op, which),
-        below: (op, "filling"),
-        ..target(what, BOUND, op, "", Of::Rate, least)
-    }
+    side.starts_with("kvweir") && !side.contains(',')
 }
 
 /// All that was measured.
@@ -251,7 +152,7 @@ impl Told {
     fn judge(&self, t: &Target) -> Option<(f64, bool)> {
         let row = |(op, side)| self.row(t.case, op, side);
         let ratio = row(t.above)?.ratio(row(t.below)?, t.of);
-        let good = if t.most {
+        let good = if t.is_most() {
             ratio <= t.target
         } else {
             ratio >= t.target
@@ -265,7 +166,7 @@ impl Told {
                 let (ratio, good) = self.judge(t)?;
                 let target = t.target.is_finite().then_some(t.target);
                 Some(json!({
-                    "what": t.what, "case": t.case, "ratio": ratio, "target": target, "at_most": t.most, "pass": good,
+                    "what": t.what, "case": t.case, "ratio": ratio, "target": target, "at_most": t.is_most(), "pass": good,
                 }))
             });
             let all = json!({
@@ -314,12 +215,12 @@ impl Told {
         }
         table(&lines);
         let mut lines = vec![heading(&["ratio", "case", "measured", "target", "verdict"])];
-        for t in &TARGETS {
+        for t in TARGETS {
             let Some((ratio, good)) = self.judge(t) else {
                 continue;
             };
             let (target, verdict) = if t.target.is_finite() {
-                let sign = if t.most { "<=" } else { ">=" };
+                let sign = if t.is_most() { "<=" } else { ">=" };
                 (
                     format!("{sign} {:.2}", t.target),
                     if good { "PASS" } else { "short" },
