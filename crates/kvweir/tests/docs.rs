@@ -89,7 +89,7 @@ fn fs_settings() -> String {
         (
             "engine",
             engine.to_string(),
-            "`threads` or `io_uring`: who moves packed blocks",
+            "`threads` or `io_uring`: who moves packed blocks, and reads large ones with files of their own",
         ),
         ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
         (

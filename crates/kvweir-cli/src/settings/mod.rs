@@ -119,7 +119,7 @@ pub(crate) struct ReplaySettings {
     pub(crate) read_only: bool,
     /// How new blocks are laid out.
     pub(crate) layout: Layout,
-    /// Who moves packed blocks.
+    /// Who moves packed blocks and reads large files.
     pub(crate) engine: EngineKind,
     /// Back-pressure.
     pub(crate) pressure: PressureSettings,

@@ -148,7 +148,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     read_only "read-only" Switch = "false", TIER, SWITCH, "Change nothing below the root: load, and store nothing";
     layout "layout" Word = "fs", TIER, LAYOUTS,
         "How new blocks are laid out: a file each, packed into large files, or auto: packed where that suits";
-    engine "engine" Word = "threads", TIER, ENGINES, "Who moves packed blocks";
+    engine "engine" Word = "threads", TIER, ENGINES, "Who moves packed blocks and reads large files";
     backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold stores back from a tier that cannot keep up";
     backpressure_policy "backpressure-policy" Word = "throttled_drop", PRESSURE, "drop, throttled_drop",
         "Which stores to drop under pressure";

@@ -25,10 +25,7 @@ use crate::{
     block::Fingerprint,
     clock::Instant,
     error::ErrorKind,
-    io::{
-        PageBuffer,
-        pool::{Class, Work},
-    },
+    io::pool::{Class, Work, Worker},
     metrics::{RefuseReason, TierStats},
     pressure::{Breaker, BreakerState},
     sync::{
@@ -321,7 +318,7 @@ impl FsTier {
 struct RootProbe(Arc<Shared>);
 
 impl Work for RootProbe {
-    fn run(&self, _unit: usize, _scratch: &mut PageBuffer) {
+    fn run(&self, _unit: usize, _worker: &mut Worker) {
         let s = &*self.0;
         let root = &s.params.root;
         let answer = s.disk.space(root).and_then(|_| s.disk.stat(root)).map(|_| ());

@@ -15,10 +15,7 @@ use crate::{
     block::{Fingerprint, Key},
     clock::Instant,
     error::{ErrorKind, Result},
-    io::{
-        PageBuffer,
-        pool::{Class, Pool, Work, Worker},
-    },
+    io::pool::{Class, Pool, Work, Worker},
     metrics::RefuseReason,
     sync::{Mutex, OnceLock, lock},
     tier::{Direction, JobId, Report, RequestId},
@@ -108,9 +105,9 @@ impl<R: Run> Later<R> {
 }
 
 impl<R: Run> Work for Later<R> {
-    fn run(&self, unit: usize, scratch: &mut PageBuffer) {
+    fn run(&self, unit: usize, worker: &mut Worker) {
         if let Some(r) = self.get() {
-            r.run(unit, scratch);
+            r.run(unit, worker);
         }
     }
 
@@ -218,7 +215,7 @@ impl Touch {
 }
 
 impl Work for Touch {
-    fn run(&self, _: usize, _: &mut PageBuffer) {
+    fn run(&self, _: usize, _: &mut Worker) {
         self.touch();
     }
 

@@ -14,6 +14,7 @@ use super::{
     index::{BATCH, State},
     later::{Order, Run},
     layout::Location,
+    pieces::{PIECE, read_in_pieces},
     progress::Progress,
     shared::Shared,
     trailer::{TRAILER_BYTES, decode, payload_sum},
@@ -24,8 +25,9 @@ use crate::{
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
-        PageBuffer, SlotWrite,
+        SlotWrite,
         disk::{OpenMode, read_full},
+        engine::Engine,
         is_aligned,
         pool::{Work, Worker},
     },
@@ -151,7 +153,7 @@ impl LoadRun {
         self.shared.end_units(end, Direction::Load, self.req, &self.fps);
     }
 
-    pub(crate) fn load(&self, unit: usize, scratch: &mut PageBuffer) -> BlockOutcome {
+    pub(crate) fn load(&self, unit: usize, worker: &mut Worker) -> BlockOutcome {
         let s = &*self.shared;
         let (Some(key), Some(ids)) = (self.keys.get(unit), self.ids.get(unit)) else {
             return BlockOutcome::Failed(ErrorKind::Invalid);
@@ -164,11 +166,11 @@ impl LoadRun {
         let trailed = id.is_some_and(|id| lock(&s.core).index.has_trailer(id));
         self.progress.begin_io(s.clock.now());
         let read = if s.bounce.on {
-            self.read_bounced(unit, key, trailed, scratch)
+            self.read_bounced(unit, key, trailed, worker)
         } else {
             // the worker has the slot until its I/O has ended, reported or not (I5)
             match self.take_slot(unit) {
-                Some(mut slot) => self.read(key, trailed, &mut slot, scratch),
+                Some(mut slot) => self.read(key, trailed, &mut slot, worker),
                 None => Err(Bad::Failed(io::ErrorKind::TimedOut.into())),
             }
         };
@@ -190,15 +192,9 @@ impl LoadRun {
     }
 
     /// Reads into a buffer of the tier. The slot is touched only while the job cannot be given up.
-    fn read_bounced(
-        &self,
-        unit: usize,
-        key: &Key,
-        trailed: bool,
-        scratch: &mut PageBuffer,
-    ) -> Result<Good, Bad> {
+    fn read_bounced(&self, unit: usize, key: &Key, trailed: bool, worker: &mut Worker) -> Result<Good, Bad> {
         let read = self.shared.bounce.with(|buffer| {
-            let good = self.read(key, trailed, buffer, scratch)?;
+            let good = self.read(key, trailed, buffer, worker)?;
             let copied = self.progress.touch(|| {
                 let mut slot = self.take_slot(unit)?;
                 slot.copy_from_slice(buffer);
@@ -214,15 +210,13 @@ impl LoadRun {
     }
 
     /// Reads the file and compares everything; returns the bytes read.
-    fn read(&self, key: &Key, trailed: bool, slot: &mut [u8], scratch: &mut PageBuffer) -> Result<Good, Bad> {
+    fn read(&self, key: &Key, trailed: bool, slot: &mut [u8], worker: &mut Worker) -> Result<Good, Bad> {
         let s = &*self.shared;
         let at = Location::of(key);
         let path = s.leaf_of(&at).join(at.file_name());
-        let page = scratch
-            .as_mut_slice()
-            .get_mut(..TRAILER_BYTES)
-            .unwrap_or_default();
-        let n = self.read_file(&path, slot, page)?;
+        let (engine, page) = (&mut *worker.engine, worker.scratch.as_mut_slice());
+        let page = page.get_mut(..TRAILER_BYTES).unwrap_or_default();
+        let (n, sum) = self.read_file(&path, slot, page, engine)?;
         let (len, whole) = (slot.len(), slot.len() + TRAILER_BYTES);
         if n == len && !trailed {
             return Ok((n, Verified::SizeOnly));
@@ -237,18 +231,28 @@ impl LoadRun {
         if !s.params.verify {
             return Ok((n, Verified::SizeOnly));
         }
-        if payload_sum(slot) != t.payload_sum {
+        if sum.unwrap_or_else(|| payload_sum(slot)) != t.payload_sum {
             return Err(Bad::Corrupt("the checksum does not match"));
         }
         Ok((n, Verified::Checksum))
     }
 
-    fn read_file(&self, path: &Path, slot: &mut [u8], page: &mut [u8]) -> Result<usize, Bad> {
+    /// The bytes read and, where it could be had on the way, the checksum of the block.
+    fn read_file(
+        &self,
+        path: &Path,
+        slot: &mut [u8],
+        page: &mut [u8],
+        engine: &mut dyn Engine,
+    ) -> Result<(usize, Option<u128>), Bad> {
         let s = &*self.shared;
         let aligned = is_aligned(slot);
-        let mut attempt = |direct: bool| -> io::Result<usize> {
+        let mut attempt = |direct: bool| -> io::Result<_> {
             let file = s.disk.open(path, OpenMode::Read, direct)?;
-            read_full(&*file, slot, page)
+            if engine.overlaps() && slot.len() > PIECE {
+                return read_in_pieces(&*file, slot, page, engine, s.params.verify);
+            }
+            Ok((read_full(&*file, slot, page)?, None))
         };
         let mut read = Err(io::ErrorKind::Unsupported.into());
         if aligned && s.direct.load(Ordering::Relaxed) {
@@ -309,13 +313,13 @@ impl LoadRun {
 }
 
 impl Work for LoadRun {
-    fn run(&self, unit: usize, scratch: &mut PageBuffer) {
+    fn run(&self, unit: usize, worker: &mut Worker) {
         let s = &*self.shared;
         if s.guard.is_tripped() {
             return self.cancel(unit);
         }
         if self.progress.start(unit, s.clock.now()) {
-            let outcome = self.load(unit, scratch);
+            let outcome = self.load(unit, worker);
             self.finish(unit, outcome);
         }
     }
@@ -324,7 +328,7 @@ impl Work for LoadRun {
         match &self.shared.pack {
             Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
             Some(pack) => self.load_packed(pack, units, worker),
-            None => units.for_each(|u| self.run(u, &mut worker.scratch)),
+            None => units.for_each(|u| self.run(u, worker)),
         }
     }
 

@@ -12,7 +12,7 @@
 //! | `shared.rs` | making room and removing files |
 //! | `later.rs` | what the scheduler leaves to the workers |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
-//! | `store.rs`, `load.rs`, `probe.rs`, `progress.rs` | what workers do |
+//! | `store.rs`, `load.rs`, `pieces.rs`, `probe.rs`, `progress.rs` | what workers do |
 //! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
@@ -37,6 +37,7 @@ pub(crate) mod load;
 mod load_root;
 mod member;
 mod open;
+pub(crate) mod pieces;
 mod pins;
 mod probe;
 mod progress;

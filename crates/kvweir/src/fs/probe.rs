@@ -16,7 +16,10 @@ use crate::{
     block::{Fingerprint, Key},
     clock::Instant,
     evict::RequestTag,
-    io::{PageBuffer, disk::FileKind, pool::Work},
+    io::{
+        disk::FileKind,
+        pool::{Work, Worker},
+    },
     sync::lock,
 };
 
@@ -82,7 +85,7 @@ impl Probe {
 }
 
 impl Work for Probe {
-    fn run(&self, _unit: usize, _scratch: &mut PageBuffer) {
+    fn run(&self, _unit: usize, _worker: &mut Worker) {
         let s = &*self.shared;
         let at = Location::of(&self.key);
         let stat = s.disk.stat(&s.leaf_of(&at).join(at.file_name())).ok();

@@ -112,7 +112,8 @@ pub struct FsSettings {
     pub read_only: bool,
     /// How new blocks are laid out. Blocks of either layout that are there are served.
     pub layout: Layout,
-    /// Who moves packed blocks; where the kernel forbids io_uring, threads do.
+    /// Who moves packed blocks, and reads large ones that have files of their own; where the kernel forbids io_uring,
+    /// threads do.
     pub engine: EngineKind,
 }
 

@@ -581,7 +581,7 @@ fn rename(disk: &dyn Disk, temp: &Path, to: &Path, len: u64) -> io::Result<()> {
 }
 
 impl Work for StoreRun {
-    fn run(&self, unit: usize, scratch: &mut PageBuffer) {
+    fn run(&self, unit: usize, worker: &mut Worker) {
         let s = &*self.shared;
         if s.guard.is_tripped() {
             return self.cancel(unit);
@@ -589,14 +589,14 @@ impl Work for StoreRun {
         if !self.progress.start(unit, s.clock.now()) {
             return;
         }
-        self.store_file(unit, scratch);
+        self.store_file(unit, &mut worker.scratch);
     }
 
     fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
         match &self.shared.pack {
             Some(_) if self.shared.guard.is_tripped() => units.for_each(|u| self.cancel(u)),
             Some(pack) => self.store_packed(pack, units, worker),
-            None => units.for_each(|u| self.run(u, &mut worker.scratch)),
+            None => units.for_each(|u| self.run(u, worker)),
         }
     }
 

@@ -42,6 +42,22 @@ pub(crate) fn payload_sum(block: &[u8]) -> u128 {
     twox_hash::XxHash3_128::oneshot(block)
 }
 
+/// A [`payload_sum`] of a block that comes in parts.
+#[derive(Default)]
+pub(crate) struct Summing(twox_hash::xxhash3_128::Hasher);
+
+impl Summing {
+    /// The next bytes.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// The checksum of all that was added.
+    pub(crate) fn end(&self) -> u128 {
+        self.0.finish_128()
+    }
+}
+
 /// Writes `t` into `page`.
 pub(crate) fn encode(t: &Trailer, page: &mut [u8; TRAILER_BYTES]) {
     let mut w = Writer { page, at: 0 };

@@ -45,8 +45,8 @@ pub enum Class {
 
 /// What workers do with a job. Each unit is run or cancelled, once.
 pub trait Work: Send + Sync {
-    /// Runs unit `unit`; `scratch` is the worker's own page-aligned page.
-    fn run(&self, unit: usize, scratch: &mut PageBuffer);
+    /// Runs unit `unit` on a worker.
+    fn run(&self, unit: usize, worker: &mut Worker);
     /// Told instead of `run` when the unit will never run.
     fn cancel(&self, unit: usize);
     /// How many units a worker should take at one time to run them together; 0: each by itself.
@@ -55,7 +55,7 @@ pub trait Work: Send + Sync {
     }
     /// Runs units together, where [`batch`](Self::batch) says so. After a panic all of them are cancelled.
     fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
-        units.for_each(|u| self.run(u, &mut worker.scratch));
+        units.for_each(|u| self.run(u, worker));
     }
 }
 
@@ -446,7 +446,7 @@ fn work_loop(shared: &Shared, mut own: Worker) {
                 let stopping = shared.stopping.load(Ordering::Relaxed);
                 // a fault in one unit must neither lose its report nor end the worker (I4, I10)
                 let ran = !stopping
-                    && catch_unwind(AssertUnwindSafe(|| work.run(unit, &mut own.scratch)))
+                    && catch_unwind(AssertUnwindSafe(|| work.run(unit, &mut own)))
                         .inspect_err(|_| tracing::error!(unit, "an I/O worker panicked; its block failed"))
                         .is_ok();
                 if !ran {
@@ -508,7 +508,7 @@ mod tests {
     }
 
     impl Work for Probe {
-        fn run(&self, unit: usize, _: &mut PageBuffer) {
+        fn run(&self, unit: usize, _: &mut Worker) {
             self.begun.send(unit).unwrap();
             if let Some(g) = &self.gate {
                 lock(g).recv().unwrap();

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{ErrorKind, IoClass, classify},
     evict::Id,
-    fs::{index::State, load::LoadRun},
+    fs::{index::State, load::LoadRun, pieces::PIECE},
     io::{
         SlotWrite,
         disk::{read_all_at, write_all_at},
@@ -38,6 +38,8 @@ struct Wanted {
 struct Reading {
     extent: Arc<Extent>,
     blocks: Vec<(Wanted, SlotWrite)>,
+    /// Their checksums, as far as they were taken while others were still on their way.
+    sums: Vec<Option<u128>>,
 }
 
 impl LoadRun {
@@ -65,7 +67,7 @@ impl LoadRun {
             self.load_runs(pack, &wanted, &mut *worker.engine);
         }
         for unit in others {
-            let outcome = self.load(unit, &mut worker.scratch);
+            let outcome = self.load(unit, worker);
             self.finish(unit, outcome);
         }
     }
@@ -89,20 +91,25 @@ impl LoadRun {
     /// Loads blocks straight into their slots of memory; `wanted` is in the order of their slots on disk.
     fn load_runs(&self, pack: &Pack, wanted: &[Wanted], engine: &mut dyn Engine) {
         let s = &*self.shared;
-        let mut runs = self.claim_runs(pack, wanted);
+        // what has several under way at once has the less to wait for the shorter they are
+        let most = match engine.overlaps() {
+            true => (PIECE / s.params.block_len).max(1),
+            false => usize::MAX,
+        };
+        let mut runs = self.claim_runs(pack, wanted, most);
         self.progress.begin_io(s.clock.now());
         let reads = self.read_runs(&mut runs, engine);
         let mut good = 0;
         let mut outcomes = Vec::with_capacity(wanted.len());
         for (run, read) in runs.into_iter().zip(reads) {
-            let Reading { extent, blocks } = run;
+            let Reading { extent, blocks, sums } = run;
             // one bad sector must not take its neighbours with it, nor memory that is not aligned
             let again = read.is_err();
-            for (w, mut slot) in blocks {
+            for ((w, mut slot), sum) in blocks.into_iter().zip(sums) {
                 let read = if again {
                     self.read_one(&extent, &w, &mut slot)
                 } else {
-                    self.compare(&w, &slot)
+                    self.compare(&w, &slot, sum)
                 };
                 good += u64::from(read.is_ok()) * s.params.block_len as u64;
                 outcomes.push((Arc::clone(&extent), w, read));
@@ -121,14 +128,15 @@ impl LoadRun {
         }
     }
 
-    /// Takes the memory that the blocks go to, by runs of slots that follow each other. The worker has it until its I/O
+    /// Takes the memory that the blocks go to, by runs of slots that follow each other, `most` at
+    /// most. The worker has it until its I/O
     /// has ended, reported or not (I5).
-    fn claim_runs(&self, pack: &Pack, wanted: &[Wanted]) -> Vec<Reading> {
+    fn claim_runs(&self, pack: &Pack, wanted: &[Wanted], most: usize) -> Vec<Reading> {
         let mut runs: Vec<Reading> = Vec::new();
         for w in wanted {
             let next = runs.last_mut().filter(|r| {
                 let end = r.blocks.last().map(|(l, _)| l.slot + 1);
-                end == Some(w.slot) && Extent::place(w.slot) != 0
+                end == Some(w.slot) && Extent::place(w.slot) != 0 && r.blocks.len() < most
             });
             let extent = match &next {
                 Some(r) => Some(Arc::clone(&r.extent)),
@@ -136,10 +144,14 @@ impl LoadRun {
             };
             match (extent, self.take_slot(w.unit)) {
                 (Some(extent), Some(slot)) => match next {
-                    Some(r) => r.blocks.push((*w, slot)),
+                    Some(r) => {
+                        r.blocks.push((*w, slot));
+                        r.sums.push(None);
+                    }
                     None => runs.push(Reading {
                         extent,
                         blocks: vec![(*w, slot)],
+                        sums: vec![None],
                     }),
                 },
                 // given up before
@@ -153,7 +165,9 @@ impl LoadRun {
     fn read_runs(&self, runs: &mut [Reading], engine: &mut dyn Engine) -> Vec<io::Result<()>> {
         let disk = &*self.shared.disk;
         let all = runs.len();
+        let verify = self.shared.params.verify;
         let mut batch = Vec::with_capacity(all);
+        let mut sums = Vec::with_capacity(all);
         let mut refused = Vec::new();
         for (n, r) in runs.iter_mut().enumerate() {
             let header = &r.extent.header;
@@ -173,8 +187,20 @@ impl LoadRun {
             let mut run = ReadRun::new(file, at);
             r.blocks.iter_mut().for_each(|(_, slot)| run.push(slot));
             batch.push(run);
+            sums.push(&mut r.sums);
         }
-        engine.read(&mut batch);
+        if verify {
+            engine.read_each(&mut batch, &mut |runs, n| {
+                let pieces = runs.get(n).filter(|r| r.is_whole()).and_then(ReadRun::pieces);
+                if let (Some(pieces), Some(sums)) = (pieces, sums.get_mut(n)) {
+                    sums.iter_mut()
+                        .zip(pieces)
+                        .for_each(|(sum, p)| *sum = Some(block_sum(p)));
+                }
+            });
+        } else {
+            engine.read(&mut batch);
+        }
         let mut ended = batch.into_iter().map(Run::into_whole);
         (0..all)
             .map(|n| match refused.contains(&n) {
@@ -210,7 +236,7 @@ impl LoadRun {
             Err(e) if aligned && classify(&e) == IoClass::Invalid => attempt(false),
             r => r,
         }?;
-        self.compare(w, to)
+        self.compare(w, to, None)
     }
 
     /// Reads into a buffer of the tier. The slot is touched only while the job cannot be given up.
@@ -228,12 +254,13 @@ impl LoadRun {
         })?
     }
 
-    fn compare(&self, w: &Wanted, block: &[u8]) -> io::Result<Verified> {
+    /// Compares a block with its tag, by its checksum if that is known already.
+    fn compare(&self, w: &Wanted, block: &[u8], sum: Option<u128>) -> io::Result<Verified> {
         if !self.shared.params.verify {
             return Ok(Verified::SizeOnly);
         }
         let key = self.keys.get(w.unit).ok_or(io::ErrorKind::InvalidInput)?;
-        if tag(block_sum(block), key) == w.tag {
+        if tag(sum.unwrap_or_else(|| block_sum(block)), key) == w.tag {
             Ok(Verified::Checksum)
         } else {
             Err(io::ErrorKind::InvalidData.into())

@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod engines;
+#[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;

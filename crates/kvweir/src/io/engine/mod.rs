@@ -49,7 +49,18 @@ pub trait Engine: Debug + Send {
     fn name(&self) -> &'static str;
 
     /// Reads; returns when every run of `batch` has ended, and not before. Runs that have ended already are left alone.
-    fn read(&mut self, batch: &mut [ReadRun<'_>]);
+    fn read(&mut self, batch: &mut [ReadRun<'_>]) {
+        self.read_each(batch, &mut |_, _| ());
+    }
+
+    /// As [`read`](Self::read), and tells `ended` of each run that it ended, at once, while others are still under way
+    /// where it can: so what has come can be worked on in the meantime. Told with all runs and the number of the one.
+    fn read_each(&mut self, batch: &mut [ReadRun<'_>], ended: &mut Ended<'_>);
+
+    /// Whether it has several runs of a batch under way at once, so that it pays to cut a large read into some.
+    fn overlaps(&self) -> bool {
+        false
+    }
 
     /// Writes; returns when every run of `batch` has ended, and not before. Runs that have ended already are left alone.
     fn write(&mut self, batch: &mut [WriteRun<'_>]);
@@ -67,6 +78,9 @@ pub trait Engine: Debug + Send {
         Tally::default()
     }
 }
+
+/// Whom [`Engine::read_each`] tells.
+pub type Ended<'f> = dyn FnMut(&[ReadRun<'_>], usize) + 'f;
 
 /// What an engine has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

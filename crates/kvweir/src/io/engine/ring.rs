@@ -12,7 +12,7 @@ use std::{
 use io_uring::{IoUring, opcode, squeue};
 
 use super::{
-    Engine, EngineKind, Piece, ReadRun, Run, Tally, WriteRun,
+    Ended, Engine, EngineKind, Piece, ReadRun, Run, Tally, WriteRun,
     fixed::{Fixed, descriptor},
     flight::Flight,
 };
@@ -91,20 +91,33 @@ impl RingEngine {
         &mut ring.io
     }
 
-    fn run<B: Piece>(&mut self, batch: &mut [Run<'_, B>]) {
-        if let Err(error) = self.submit(batch) {
+    fn run<'b, B: Piece>(
+        &mut self,
+        batch: &mut [Run<'b, B>],
+        ended: &mut impl FnMut(&[Run<'b, B>], usize),
+        eager: bool,
+    ) {
+        if let Err(error) = self.submit(batch, ended, eager) {
             tracing::warn!(%error, "a ring broke: its worker makes plain calls from now on");
             self.ring = None;
         }
         // what has no descriptor, and what a broken ring left
-        for run in batch.iter_mut().filter(|r| !r.has_ended()) {
-            self.tally.called += 1;
-            run.call();
+        for n in 0..batch.len() {
+            if let Some(run) = batch.get_mut(n).filter(|r| !r.has_ended()) {
+                self.tally.called += 1;
+                run.call();
+                ended(batch, n);
+            }
         }
     }
 
     /// Ends what a ring can end.
-    fn submit<B: Piece>(&mut self, batch: &mut [Run<'_, B>]) -> io::Result<()> {
+    fn submit<'b, B: Piece>(
+        &mut self,
+        batch: &mut [Run<'b, B>],
+        ended: &mut impl FnMut(&[Run<'b, B>], usize),
+        eager: bool,
+    ) -> io::Result<()> {
         let Some(ring) = self.ring.as_mut() else {
             return Ok(());
         };
@@ -118,7 +131,13 @@ impl RingEngine {
         let done = {
             let depth = (self.depth as usize).min(ring.io.params().sq_entries() as usize);
             let mut flight = Flight::new(&mut ring.io, &mut ring.broken);
-            let done = fly(&mut flight, batch, depth, self.fixed.as_ref(), &mut self.tally);
+            let mut flown = Flown {
+                fixed: self.fixed.as_ref(),
+                tally: &mut self.tally,
+                ended,
+                eager,
+            };
+            let done = fly(&mut flight, batch, depth, &mut flown);
             self.tally.enters += flight.enters();
             done
         };
@@ -129,26 +148,39 @@ impl RingEngine {
     }
 }
 
+/// What goes with a flight.
+struct Flown<'a, F> {
+    fixed: Option<&'a Fixed>,
+    tally: &'a mut Tally,
+    ended: &'a mut F,
+    /// Whether something is done about each run that ends.
+    eager: bool,
+}
+
 /// Keeps at most `depth` runs of `batch` under way until all have ended that have a descriptor.
-fn fly<B: Piece>(
+fn fly<'b, B: Piece, F: FnMut(&[Run<'b, B>], usize)>(
     flight: &mut Flight<'_>,
-    batch: &mut [Run<'_, B>],
+    batch: &mut [Run<'b, B>],
     depth: usize,
-    fixed: Option<&Fixed>,
-    tally: &mut Tally,
+    with: &mut Flown<'_, F>,
 ) -> io::Result<()> {
     let mut next = 0;
     loop {
         while flight.under_way() < depth
             && let Some(run) = batch.get_mut(next)
         {
+            let before = run.has_ended();
             run.end_if_empty();
-            push(flight, run, next as u64, fixed, tally);
+            push(flight, run, next as u64, with.fixed, with.tally);
+            if run.has_ended() && !before {
+                (with.ended)(batch, next);
+            }
             next += 1;
         }
-        // the rest is waited for at once; while more is to come, a quarter leaves the device enough to do
+        // who works on what has come wants it at once; else the rest is waited for together, and while more is to come, a quarter leaves the device enough to do
         let want = match flight.under_way() {
             0 => return Ok(()),
+            _ if with.eager => 1,
             n if next >= batch.len() => n,
             n => n.div_ceil(4),
         };
@@ -156,7 +188,10 @@ fn fly<B: Piece>(
         while let Some((whose, outcome)) = flight.next() {
             if let Some(run) = batch.get_mut(whose as usize) {
                 run.settle(outcome);
-                push(flight, run, whose, fixed, tally);
+                push(flight, run, whose, with.fixed, with.tally);
+                if run.has_ended() {
+                    (with.ended)(batch, whose as usize);
+                }
             }
         }
     }
@@ -252,11 +287,19 @@ impl Engine for RingEngine {
     }
 
     fn read(&mut self, batch: &mut [ReadRun<'_>]) {
-        self.run(batch);
+        self.run(batch, &mut |_, _| (), false);
+    }
+
+    fn read_each(&mut self, batch: &mut [ReadRun<'_>], ended: &mut Ended<'_>) {
+        self.run(batch, &mut |runs, n| ended(runs, n), true);
+    }
+
+    fn overlaps(&self) -> bool {
+        self.ring.is_some()
     }
 
     fn write(&mut self, batch: &mut [WriteRun<'_>]) {
-        self.run(batch);
+        self.run(batch, &mut |_, _| (), false);
     }
 
     fn register(&mut self, region: &Region) -> bool {

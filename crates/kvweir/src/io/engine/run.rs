@@ -35,6 +35,8 @@ pub struct Run<'a, B> {
     first: usize,
     asked: usize,
     done: usize,
+    /// Whether an operation stopped within a piece, which now lacks its beginning.
+    cut: bool,
     stalls: u32,
     ended: Option<io::Result<usize>>,
 }
@@ -137,6 +139,7 @@ impl<'a, B: Piece> Run<'a, B> {
             first: 0,
             asked: 0,
             done: 0,
+            cut: false,
             stalls: 0,
             ended: None,
         }
@@ -150,6 +153,17 @@ impl<'a, B: Piece> Run<'a, B> {
     /// How it ended, as [`into_result`](Self::into_result); `None` as long as no engine has had it.
     pub fn result(&self) -> Option<&io::Result<usize>> {
         self.ended.as_ref()
+    }
+
+    /// Whether it has ended and moved all that was asked for.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.ended, Some(Ok(n)) if n == self.asked)
+    }
+
+    /// Its memory, piece by piece, as long as it moved piece by piece: an operation that stops within one, which is
+    /// rare, takes the piece's beginning away. `None` then, and before it has ended.
+    pub fn pieces(&self) -> Option<&[B]> {
+        (self.ended.is_some() && !self.cut).then_some(&*self.pieces)
     }
 
     /// The bytes moved: all that were asked for or, when reading, as far as the file goes.
@@ -238,7 +252,10 @@ impl<'a, B: Piece> Run<'a, B> {
             let step = n.min(piece.len());
             match step == piece.len() {
                 true => self.first += 1,
-                false => piece.skip(step),
+                false => {
+                    piece.skip(step);
+                    self.cut = true;
+                }
             }
             n -= step;
             self.done += step;

@@ -135,8 +135,22 @@ fn read(
             pieces.iter_mut().fold(run, |run, p| run.with(p))
         })
         .collect();
-    engine.read(&mut batch);
+    let mut told = vec![0; batch.len()];
+    let mut seen = vec![None; batch.len()];
+    engine.read_each(&mut batch, &mut |runs, n| {
+        told[n] += 1;
+        assert!(runs[n].result().is_some(), "told before it ended");
+        seen[n] = runs[n]
+            .pieces()
+            .map(|all| all.iter().flat_map(|p| p.to_vec()).collect::<Vec<u8>>());
+    });
+    assert_eq!(told, vec![1; batch.len()], "each is told of once");
     let results: Vec<_> = batch.into_iter().map(Run::into_result).collect();
+    for ((seen, memory), result) in seen.iter().zip(&memory).zip(&results) {
+        if let (Some(seen), Ok(n)) = (seen, result) {
+            assert_eq!(seen[..*n], memory.concat()[..*n], "what was shown is what came");
+        }
+    }
     memory
         .into_iter()
         .map(|pieces| pieces.concat())
