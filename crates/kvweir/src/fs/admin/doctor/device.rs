@@ -113,6 +113,14 @@ fn options(m: &Mount) -> Check {
             "mount it without sync and dirsync: a cache need not survive a power loss",
         );
     }
+    if m.kind != "btrfs" && (has("discard") || has("discard=sync")) {
+        return Check::warn(
+            "mount options",
+            found,
+            "the device is told of every block that is evicted, which slows stores of a full tier with files: mount it \
+             without discard and let fstrim.timer do that, or use layout = pack, which evicts without removing files",
+        );
+    }
     Check::ok("mount options", found)
 }
 
@@ -234,5 +242,23 @@ mod tests {
         assert_eq!(quota(&m).level, super::super::Level::Warn);
         assert_eq!(mount_of(text, Path::new("/mnt/myth")).unwrap().kind, "ext4");
         assert_eq!(mount_of("junk\n", Path::new("/")), None);
+    }
+
+    #[test]
+    fn mount_options_that_slow_a_cache_are_told() {
+        let level = |kind: &str, given: &str| {
+            let text = format!("24 1 254:0 / / rw - {kind} /dev/vda {given}\n");
+            options(&mount_of(&text, Path::new("/kv")).unwrap()).level
+        };
+        use super::super::Level;
+        for (kind, given, want) in [
+            ("ext4", "rw", Level::Ok),
+            ("ext4", "rw,discard", Level::Warn),
+            ("xfs", "rw,sync", Level::Warn),
+            ("btrfs", "rw,discard", Level::Ok),
+            ("ext4", "ro", Level::Bad),
+        ] {
+            assert_eq!(level(kind, given), want, "{kind} {given}");
+        }
     }
 }
