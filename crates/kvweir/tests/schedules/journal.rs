@@ -4,6 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use kvweir::{
+    fs::Layout,
     io::{
         fault::{FaultDisk, Op},
         sim::SimDisk,
@@ -14,11 +15,15 @@ use kvweir::{
 use crate::{explore::explore, support::*};
 
 /// Opens what the last life left; it must not need a walk.
-fn reopen(disk: &SimDisk, bound: u64) -> (Fs, SimDisk) {
+fn reopen(layout: Layout, disk: &SimDisk, bound: u64) -> (Fs, SimDisk) {
     let disk = disk.next_life();
     let seen = FaultDisk::new(Arc::new(disk.clone()));
     seen.record();
-    let c = client(builder(seen.clone(), &Arc::default(), bound));
+    let c = client(builder_of(
+        settings_of(layout, bound),
+        seen.clone(),
+        &Arc::default(),
+    ));
     let own = Path::new(ROOT).join(ns("model").dir());
     let walked = seen
         .take_record()
@@ -43,9 +48,10 @@ fn what_is_appended_while_the_journal_is_handed_over_is_there_after_a_restart() 
     explore(|seed| {
         let mut rng = Rng(seed);
         // with room for all, or with evictions
-        let bound = if rng.below(2) == 0 { bound(60) } else { bound(1) };
+        let layout = layout_of(seed);
+        let bound = bound_of(layout, if rng.below(2) == 0 { 60 } else { 1 });
         let mut disk = disk();
-        let mut c = open(&disk, bound);
+        let mut c = open_as(layout, &disk, bound);
         for round in 0..3 {
             let from = 10 * round;
             c.submit_store(RequestId(1), &keys(from..from + 3));
@@ -67,7 +73,7 @@ fn what_is_appended_while_the_journal_is_handed_over_is_there_after_a_restart() 
         assert!(!published.is_empty());
         c.tier.shutdown();
         drop(c);
-        (c, disk) = reopen(&disk, bound);
+        (c, disk) = reopen(layout, &disk, bound);
         assert_eq!(held(&mut c, 30), published);
         all_load(&mut c, &published);
         quiet(&mut c, &disk, bound, 30);
@@ -78,9 +84,10 @@ fn what_is_appended_while_the_journal_is_handed_over_is_there_after_a_restart() 
 fn a_death_at_any_step_of_the_hand_over_loses_nothing_that_was_acknowledged() {
     explore(|seed| {
         let mut rng = Rng(seed);
-        let bound = bound(60);
+        let layout = layout_of(seed);
+        let bound = bound_of(layout, 60);
         let mut disk = disk();
-        let mut c = open(&disk, bound);
+        let mut c = open_as(layout, &disk, bound);
         store(&mut c, &keys(0..4));
         disk.die_at(disk.steps() + rng.below(160));
         let mut acknowledged = vec![0, 1, 2, 3];
@@ -99,7 +106,7 @@ fn a_death_at_any_step_of_the_hand_over_loses_nothing_that_was_acknowledged() {
         }
         drop(c);
         within(&disk, bound);
-        (c, disk) = reopen(&disk, bound);
+        (c, disk) = reopen(layout, &disk, bound);
         let there = held(&mut c, 40);
         let tried = |n: &u64| *n < 4 || n % 10 < 3;
         assert!(there.iter().all(tried), "{there:?} were never stored");

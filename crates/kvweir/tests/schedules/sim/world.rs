@@ -14,7 +14,7 @@ use kvweir::{
     Key,
     clock::ManualClock,
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{
         Region,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -40,6 +40,7 @@ struct Place {
     disk: SimDisk,
     faults: FaultDisk,
     bound: u64,
+    layout: Layout,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -87,10 +88,12 @@ impl World {
         let places = (0..TIERS.len() as u64)
             .map(|n| {
                 let disk = support::disk();
+                let layout = [Layout::Fs, Layout::Pack][rng.below(2) as usize];
                 Place {
                     faults: FaultDisk::new(Arc::new(disk.clone())),
                     disk,
-                    bound: support::bound(12 * n + rng.below(8)),
+                    bound: support::bound_of(layout, 12 * n + rng.below(8)),
+                    layout,
                     seen: Arc::default(),
                 }
             })
@@ -129,6 +132,7 @@ impl World {
                 policy: self.policy,
                 io_timeout: (!self.healthy).then_some(Duration::from_secs(2)),
                 pin_ttl: Duration::from_secs(100_000),
+                layout: p.layout,
                 ..support::settings(p.bound)
             };
             let tier = FsBuilder::new(settings, support::ns("model"), LEN)
@@ -439,7 +443,7 @@ impl World {
                 .map(|((_, s, _), p)| {
                     (
                         s.resident_bytes,
-                        p.disk.du(Path::new(ROOT)),
+                        p.disk.du(Path::new(ROOT)) + support::spare(&p.disk),
                         s.reserved_bytes,
                         s.pinned_blocks,
                     )
