@@ -254,6 +254,7 @@ pub(crate) fn run(plan: &Plan, told: &Progress, stop: &AtomicBool) -> Result<Out
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         settings: plan.settings(),
         direct: device_is_direct,
+        device_new: done.device_new,
         churn: done.churn,
         steps: done.steps,
         checked_blocks: done.faults.checked,
@@ -281,8 +282,9 @@ fn leave(scratch: TempDir, keep: bool) -> Result<Option<PathBuf>> {
 }
 
 /// What was measured.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Done {
+    device_new: Measure,
     churn: Option<Measure>,
     steps: Vec<Step>,
     faults: Faults,
@@ -330,7 +332,7 @@ impl<'a> Run<'a> {
         let plan = self.plan;
         let blocks = plan.jobs() * u64::from(plan.batch);
         let device = Device::new(&scratch.join("device"), blocks, &self.source, &self.target)?;
-        // once over, so that the file system has written what it keeps of the file
+        // once over: what it costs to write where nothing was, and all else is measured without that
         let whole = Use {
             run: u64::from(plan.batch),
             threads: plan.pool().store_threads,
@@ -338,11 +340,18 @@ impl<'a> Run<'a> {
             seed: plan.seed,
         };
         let phase = Phase::begin(self.clock, self.stop, Amount::Jobs(plan.jobs()));
-        device.run(whole, &phase, &|n| {
-            self.told.phase("device, once over", phase.share(n));
+        let (writes, _, spent) = device.run(whole, &phase, &|n| {
+            self.told.phase("device, new space", phase.share(n));
         })?;
         let mut driver = self.open(scratch)?;
-        let mut done = Done::default();
+        let mut done = Done {
+            device_new: writes.measure("store", "device, new space", spent, writes.bytes),
+            churn: None,
+            steps: Vec::new(),
+            faults: Faults::default(),
+            evicted: 0,
+            peak: 0,
+        };
         if plan.churn > 0 {
             let jobs = plan.churn.saturating_mul(plan.bound()).div_ceil(plan.job_bytes());
             let phase = Phase::begin(self.clock, self.stop, Amount::Jobs(jobs));

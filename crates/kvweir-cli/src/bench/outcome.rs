@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use crate::summary::table::{Section, bytes, count};
 
+/// New space that takes less than this of what old space takes is told of.
+const NOTABLE: f64 = 0.85;
+
 /// The whole outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Outcome {
@@ -22,6 +25,8 @@ pub(crate) struct Outcome {
     pub(crate) settings: BTreeMap<&'static str, String>,
     /// Whether the device was measured past the page cache.
     pub(crate) direct: bool,
+    /// The first writes to the device's file, which lie where nothing was before: what holds a tier that fills.
+    pub(crate) device_new: Measure,
     /// What was written before the first step; none without `--churn`.
     pub(crate) churn: Option<Measure>,
     /// One a queue depth.
@@ -62,7 +67,7 @@ pub(crate) struct Step {
 pub(crate) struct Measure {
     /// `store`, `load`, `mixed store`, `mixed load`.
     pub(crate) what: &'static str,
-    /// `device` (whole jobs in one file), `device blocks` (single blocks in one file), `tier`.
+    /// `device` (whole jobs in one file), `device blocks` (single blocks in one file), `device, new space`, `tier`.
     pub(crate) by: &'static str,
     /// Jobs that ended; of the device, reads and writes.
     pub(crate) jobs: u64,
@@ -136,6 +141,8 @@ impl Outcome {
     /// The sections of table and report.
     pub(crate) fn sections(&self) -> Vec<Section> {
         let mut sections = vec![self.run_section()];
+        let first = std::slice::from_ref(&self.device_new);
+        sections.push(measures("new space", String::new(), first));
         if let Some(m) = &self.churn {
             sections.push(measures(
                 "churn, before the rest",
@@ -148,6 +155,13 @@ impl Outcome {
             sections.push(measures("jobs (latency in us)", depth, &step.measures));
         }
         sections
+    }
+
+    /// What the device gave where nothing was before, of what it gave where there was, if that is notably less.
+    fn new_of_old(&self) -> Option<f64> {
+        let olds = self.steps.iter().filter_map(|s| s.find("store", "device"));
+        let old = olds.map(|m| m.gb_s).fold(0.0, f64::max);
+        Some(self.device_new.gb_s / old).filter(|part| old > 0.0 && *part < NOTABLE)
     }
 
     fn run_section(&self) -> Section {
@@ -177,6 +191,13 @@ impl Outcome {
         if !self.direct {
             let why = "the file system has no direct I/O: the device's rows are those of the page cache";
             rows.push(("note", why.to_owned()));
+        }
+        if let Some(part) = self.new_of_old() {
+            let why = format!(
+                "new space takes {part:.2} of what old space takes, and holds stores of a tier that fills: a disk that is \
+                 thinly provisioned, or a mount with discard (`kvweir doctor`); `--max-bytes` and `--churn` show a full tier"
+            );
+            rows.push(("note", why));
         }
         for (name, n) in [
             ("failed", self.failed_blocks),

@@ -53,6 +53,12 @@ fn json_has_a_row_for_each_phase_and_depth() {
             (&32.into(), &(2 << 20).into())
         );
     }
+    let new = &json["device_new"];
+    assert_eq!(
+        (&new["what"], &new["by"]),
+        (&"store".into(), &"device, new space".into())
+    );
+    assert_eq!(new["bytes"], 2 << 20, "the whole file, once");
     assert_eq!(json["wrong_blocks"], 0);
     assert_eq!(json["failed_blocks"], 0);
     assert_eq!(
@@ -92,6 +98,7 @@ fn for_people_there_is_a_table_and_kept_means_kept() {
         "of device",
         "p99.9",
         "store, tier",
+        "store, device, new space",
         "8 under way",
         "kept",
     ] {
