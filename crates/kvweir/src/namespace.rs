@@ -233,12 +233,13 @@ fn dir_name(model: &str, hex: &str) -> String {
 
 /// Lower-case hexadecimal of `bytes`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
-            let _ = write!(s, "{b:02x}");
-            s
-        })
+    let digit = |n: u8| char::from(if n < 10 { b'0' + n } else { b'a' + n - 10 });
+    let mut s = String::with_capacity(bytes.len() * 2);
+    for &b in bytes {
+        s.push(digit(b >> 4));
+        s.push(digit(b & 15));
+    }
+    s
 }
 
 /// JSON with sorted keys, no spaces and non-ASCII characters escaped, as the stock layout hashes it.

@@ -189,6 +189,12 @@ impl Policy for Adaptive {
         }
     }
 
+    fn access_all(&mut self, ids: &[Id], tag: RequestTag) {
+        self.arena.warm(ids);
+        self.arena.warm_neighbours(ids);
+        ids.iter().for_each(|&id| self.access(id, tag));
+    }
+
     fn remove(&mut self, id: Id) {
         self.unlink(id);
     }

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 use super::{
     Id,
-    list::{Arena, List, NIL},
+    list::{Arena, LINKS, List, NIL, Note},
 };
 use crate::block::Fingerprint;
 
@@ -29,6 +29,18 @@ impl Name {
 
     const fn hash(self) -> u64 {
         (self.high as u64) << 32 | self.low as u64
+    }
+}
+
+impl Note for Name {
+    const NODE: usize = LINKS + 8;
+
+    fn words(self) -> [u32; 2] {
+        [self.low, self.high]
+    }
+
+    fn of_words([low, high]: [u32; 2]) -> Self {
+        Self { low, high }
     }
 }
 

@@ -61,6 +61,12 @@ impl Policy for Lru {
         self.list.refresh(&mut self.arena, id);
     }
 
+    fn access_all(&mut self, ids: &[Id], tag: RequestTag) {
+        self.arena.warm(ids);
+        self.arena.warm_neighbours(ids);
+        ids.iter().for_each(|&id| self.access(id, tag));
+    }
+
     fn remove(&mut self, id: Id) {
         self.list.unlink(&mut self.arena, id);
     }

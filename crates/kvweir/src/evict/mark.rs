@@ -2,7 +2,10 @@
 //! the request that touched it last. A request's number is folded to 29 bits; two requests 2^29 apart look alike,
 //! which costs one uncounted access.
 
-use super::RequestTag;
+use super::{
+    RequestTag,
+    list::{LINKS, Note},
+};
 
 const QUEUE: u32 = 1 << 31;
 const FREQ_SHIFT: u32 = 29;
@@ -48,6 +51,18 @@ impl Mark {
     pub(super) const fn with_freq(self, freq: u32) -> Self {
         let freq = if freq > 3 { 3 } else { freq };
         Self(self.0 & !(3 << FREQ_SHIFT) | freq << FREQ_SHIFT)
+    }
+}
+
+impl Note for Mark {
+    const NODE: usize = LINKS + 4;
+
+    fn words(self) -> [u32; 2] {
+        [self.0, 0]
+    }
+
+    fn of_words([word, _]: [u32; 2]) -> Self {
+        Self(word)
     }
 }
 

@@ -111,6 +111,11 @@ pub trait Policy: Send + fmt::Debug {
     /// Notes a use.
     fn access(&mut self, id: Id, tag: RequestTag);
 
+    /// Notes a use of each of `ids`, in this order; their memory accesses may overlap.
+    fn access_all(&mut self, ids: &[Id], tag: RequestTag) {
+        ids.iter().for_each(|&id| self.access(id, tag));
+    }
+
     /// Drops an entry that is gone for another reason than eviction; it leaves no ghost.
     fn remove(&mut self, id: Id);
 

@@ -3,7 +3,7 @@
 
 use super::{
     Id, Residents,
-    list::{Arena, List, NIL},
+    list::{Arena, List, NIL, Note},
 };
 
 /// A walk over a list.
@@ -24,11 +24,7 @@ impl Pass {
     }
 
     /// The coldest evictable entry not taken yet.
-    pub(super) fn candidate<M: Copy + Default>(
-        &mut self,
-        arena: &Arena<M>,
-        residents: &dyn Residents,
-    ) -> Option<Id> {
+    pub(super) fn candidate<M: Note>(&mut self, arena: &Arena<M>, residents: &dyn Residents) -> Option<Id> {
         while self.found == NIL && self.next != NIL {
             let id = self.next;
             self.next = arena.hotter(id);
@@ -40,7 +36,7 @@ impl Pass {
     }
 
     /// Takes the candidate and says what it weighs.
-    pub(super) fn take<M: Copy + Default>(&mut self, arena: &Arena<M>) -> u64 {
+    pub(super) fn take<M: Note>(&mut self, arena: &Arena<M>) -> u64 {
         let weight = arena.weight(self.found).map_or(0, u64::from);
         self.found = NIL;
         weight

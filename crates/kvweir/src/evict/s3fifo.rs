@@ -171,6 +171,11 @@ impl Policy for S3Fifo {
         }
     }
 
+    fn access_all(&mut self, ids: &[Id], tag: RequestTag) {
+        self.arena.warm(ids);
+        ids.iter().for_each(|&id| self.access(id, tag));
+    }
+
     fn remove(&mut self, id: Id) {
         self.unlink(id);
     }

@@ -262,6 +262,44 @@ fn memory_is_a_node_an_id_and_bounded_ghosts() {
     }
 }
 
+proptest! {
+    /// With ids named twice, unknown and reserved ones among them.
+    #[test]
+    fn accesses_at_once_are_single_accesses(
+        capacity in 1..80_u64,
+        batches in prop::collection::vec(
+            (prop::collection::vec(0..60_u32, 0..40), 0..3_u32, 0..6_u64),
+            1..30,
+        ),
+    ) {
+        let names = |id: Id| if id == 59 { Id::MAX } else { id };
+        for kind in PolicyKind::ALL {
+            let (mut one, mut all) = (kind.build(capacity), kind.build(capacity));
+            let owner = Owner {
+                keys: (0..50).map(|i| (i, u64::from(i))).collect(),
+                ..Owner::default()
+            };
+            for p in [&mut one, &mut all] {
+                (0..50).for_each(|id| p.insert(id, fp(u64::from(id)), id % 3 + 1, RequestTag(1)));
+            }
+            for (ids, tag, need) in &batches {
+                let ids: Vec<Id> = ids.iter().map(|&id| names(id)).collect();
+                ids.iter().for_each(|&id| one.access(id, RequestTag(*tag)));
+                all.access_all(&ids, RequestTag(*tag));
+                prop_assert_eq!(one.eviction_order(), all.eviction_order());
+                let (mut a, mut b) = (vec![], vec![]);
+                one.victims(*need, &owner, &mut a);
+                all.victims(*need, &owner, &mut b);
+                prop_assert_eq!(&a, &b);
+                for p in [&mut one, &mut all] {
+                    a.iter().take(2).for_each(|&id| p.insert(id, fp(u64::from(id)), 1, RequestTag(2)));
+                }
+                prop_assert_eq!((one.len(), one.weight()), (all.len(), all.weight()));
+            }
+        }
+    }
+}
+
 #[test]
 fn names_are_read_as_they_are_written() {
     for kind in PolicyKind::ALL {

@@ -6,11 +6,11 @@ use std::{sync::atomic::Ordering, time::Duration};
 use super::{
     FsTier,
     core::weight,
-    index::{Shelf, State},
+    index::{BATCH, State},
     layout::Location,
 };
 use crate::{
-    block::Key,
+    block::{Fingerprint, Key},
     evict::RequestTag,
     sync::{Bell, lock},
 };
@@ -37,29 +37,41 @@ impl FsTier {
     pub fn add_phantoms(&mut self, keys: impl IntoIterator<Item = Key>, bytes: u64) -> u64 {
         let s = &*self.shared;
         let mut added = 0;
-        for key in keys {
-            let (fp, at) = (s.fingerprint(&key), Location::of(&key));
+        let mut keys = keys.into_iter().map(|key| (s.fingerprint(&key), key));
+        loop {
+            // as a job's blocks come
+            let part: Vec<(Fingerprint, Key)> = keys.by_ref().take(BATCH).collect();
+            if part.is_empty() {
+                return added;
+            }
+            std::hint::black_box(lock(&s.core).index.may_hold(part.iter().map(|&(fp, _)| fp)));
+            added += part
+                .iter()
+                .filter(|(fp, key)| self.add_phantom(*fp, key, bytes))
+                .count() as u64;
+        }
+    }
+
+    fn add_phantom(&self, fp: Fingerprint, key: &Key, bytes: u64) -> bool {
+        let s = &*self.shared;
+        let at = Location::of(key);
+        {
             let mut core = lock(&s.core);
             if core.index.find(fp).is_some() {
-                continue;
+                return false;
             }
-            let shelf = core.index.shelf_id(Shelf {
-                namespace: 0,
-                leaf: at.leaf,
-            });
+            let shelf = core.index.shelf_id(at.shelf().0);
             let Some(id) = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Ready, bytes)) else {
-                continue;
+                return false;
             };
             core.index.set_has_trailer(id, true);
             core.budget.add_resident(bytes);
             let w = u32::try_from(weight(bytes)).unwrap_or(u32::MAX);
             core.policy.insert(id, fp, w, RequestTag::NONE);
             core.stats.blocks += 1;
-            drop(core);
-            s.dirs.found_file(0, at.fan, at.leaf);
-            s.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
-            added += 1;
         }
-        added
+        s.dirs.found_file(0, at.fan, at.leaf);
+        s.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
+        true
     }
 }

@@ -14,7 +14,7 @@ use foldhash::fast::FixedState;
 use super::{
     dirs::Change,
     guard::Abandon,
-    index::{COST_UNIT, Index, State},
+    index::{BATCH, COST_UNIT, Index, State},
     layout::{Fan, Leaf},
     pins::{Held, Pins},
     store::StoreRun,
@@ -278,9 +278,9 @@ impl Core {
 
     /// Releases what `req` still pins.
     pub(crate) fn end_request(&mut self, req: RequestId) {
-        for id in self.pins.end(req) {
-            self.unpin(id);
-        }
+        let ids = self.pins.end(req);
+        self.index.warm(&ids);
+        ids.into_iter().for_each(|id| self.unpin(id));
     }
 
     /// Releases the pins of every request.
@@ -306,17 +306,30 @@ impl Core {
     // --- recency --------------------------------------------------------------------------------------------
 
     /// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them.
-    pub(crate) fn touch(&mut self, fps: impl DoubleEndedIterator<Item = Fingerprint>, tag: RequestTag) {
-        for fp in fps.rev() {
-            if let Some(id) = self.ready(fp).filter(|&id| self.index.state(id) == State::Ready) {
-                self.policy_of(id).access(id, tag);
-                // beyond, only recency would be lost, and only in a crash
-                let told = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED);
+    pub(crate) fn touch(&mut self, fps: &[Fingerprint], tag: RequestTag) {
+        let mut found = [None; BATCH];
+        let (mut files, mut packed) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        for fps in fps.rchunks(BATCH) {
+            self.index.find_ready(fps, &mut found);
+            for (&fp, &id) in fps.iter().zip(&found).rev() {
+                let Some(id) = id.filter(|&id| self.index.state(id) == State::Ready) else {
+                    continue;
+                };
                 // of packed blocks the journal knows nothing
-                if let Some(t) = told.filter(|_| self.index.packed(id).is_none()) {
+                if self.index.packed(id).is_some() {
+                    packed.push(id);
+                    continue;
+                }
+                files.push(id);
+                // beyond, only recency would be lost, and only in a crash
+                if let Some(t) = self.touched.as_mut().filter(|t| t.len() < MAX_TOUCHED) {
                     t.push(fp.hash64());
                 }
             }
+            self.policy.access_all(&files, tag);
+            self.packed.access_all(&packed, tag);
+            files.clear();
+            packed.clear();
         }
     }
 

@@ -379,7 +379,13 @@ impl High {
 
     fn position(&mut self, fan: Fan, leaf: Leaf) -> Result<usize, usize> {
         let want = (fan.low() as u8, self.kind(leaf));
-        self.leaves.binary_search_by_key(&want, |l| (l.low, l.kind))
+        let key = |l: &LeafDir| (l.low, l.kind);
+        // where it lies in a full directory of one kind: no search over distant memory
+        let full = fan.low() as usize;
+        match self.leaves.get(full) {
+            Some(l) if key(l) == want => Ok(full),
+            _ => self.leaves.binary_search_by_key(&want, key),
+        }
     }
 
     fn leaf(&mut self, fan: Fan, leaf: Leaf) -> &mut LeafDir {

@@ -208,6 +208,12 @@ impl Index {
         self.tables.iter_mut().for_each(|t| t.reserve(each, rehash));
     }
 
+    /// Brings the entries of `ids` into the cache, by accesses that do not wait for each other.
+    pub(crate) fn warm(&self, ids: &[Id]) {
+        let metas = ids.iter().map(|&id| self.entry(id).map_or(0, |e| e.meta));
+        std::hint::black_box(metas.fold(0, |all, meta| all ^ meta));
+    }
+
     /// How many of `fps` may be there. Their places in the tables are in the cache then: asked before adding many, it
     /// lets the accesses overlap.
     pub(crate) fn may_hold(&self, fps: impl Iterator<Item = Fingerprint>) -> usize {

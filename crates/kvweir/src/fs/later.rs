@@ -245,7 +245,7 @@ impl Shared {
     /// the lock in between.
     pub(crate) fn touch(&self, req: RequestId, fps: &[Fingerprint]) {
         for part in fps.rchunks(TOUCHED_AT_ONCE) {
-            lock(&self.core).touch(part.iter().copied(), req.tag());
+            lock(&self.core).touch(part, req.tag());
         }
     }
 }

@@ -492,7 +492,8 @@ impl Tier for FsTier {
 
     fn touch(&mut self, keys: &[Key], req: RequestId) {
         let s = &*self.shared;
-        lock(&s.core).touch(keys.iter().map(|k| s.fingerprint(k)), req.tag());
+        let fps: Vec<_> = keys.iter().map(|k| s.fingerprint(k)).collect();
+        s.touch(req, &fps);
     }
 
     fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {

@@ -6,6 +6,8 @@ use crate::evict::Id;
 
 /// Ids in one bucket.
 const SLOTS: usize = 10;
+/// Buckets whose entries are read together when a table grows.
+const REHASHED: usize = 4;
 /// Buckets may be filled to four fifths on average.
 const MAX_LOAD: (usize, usize) = (4, 5);
 
@@ -119,10 +121,19 @@ impl Table {
         let new = vec![Bucket::default(); buckets].into_boxed_slice();
         let old = std::mem::replace(&mut self.buckets, new);
         self.len = 0;
-        for b in &old {
-            for slot in 0..SLOTS as u32 {
-                if b.used & 1 << slot != 0 {
-                    self.put(rehash(b.id(slot)), b.id(slot));
+        let mut hashes = [[0; SLOTS]; REHASHED];
+        for part in old.chunks(REHASHED) {
+            // the accesses of all these do not wait for each other
+            for (hashes, b) in hashes.iter_mut().zip(part) {
+                for (slot, (hash, &id)) in hashes.iter_mut().zip(&b.ids).enumerate() {
+                    *hash = if b.used & 1 << slot != 0 { rehash(id) } else { 0 };
+                }
+            }
+            for (hashes, b) in hashes.iter().zip(part) {
+                for (slot, (&hash, &id)) in hashes.iter().zip(&b.ids).enumerate() {
+                    if b.used & 1 << slot != 0 {
+                        self.put(hash, id);
+                    }
                 }
             }
         }
