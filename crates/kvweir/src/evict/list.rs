@@ -16,6 +16,9 @@ const HUGE: usize = 2 << 20;
 /// Nodes of a chunk fill whole huge pages.
 const CHUNK_BITS: u32 = 19;
 const CHUNK: usize = 1 << CHUNK_BITS;
+/// Chunks on ordinary pages, which come as they are used: the part of a huge page that is not would count for something
+/// below a million nodes.
+const SMALL_CHUNKS: usize = 2;
 /// Bytes of a node without its note.
 pub(super) const LINKS: usize = 12;
 
@@ -155,7 +158,7 @@ impl<M: Note> Arena<M> {
             self.chunks.resize_with(at + 1, || None);
         }
         if let Some(chunk) = self.chunks.get_mut(at) {
-            *chunk = Some(map(CHUNK * M::NODE, at > 0));
+            *chunk = Some(map(CHUNK * M::NODE, at >= SMALL_CHUNKS));
             self.allocated += 1;
         }
     }
@@ -205,7 +208,11 @@ impl<M: Note> Arena<M> {
 
     /// Heap bytes held: the pages of a chunk come as they are used.
     pub(super) fn memory_bytes(&self) -> usize {
-        let unit = if self.chunks.len() > 1 { HUGE } else { PAGE };
+        let unit = if self.chunks.len() > SMALL_CHUNKS {
+            HUGE
+        } else {
+            PAGE
+        };
         let nodes = self.top.min(self.allocated * CHUNK);
         let used = round_up((nodes * M::NODE) as u64, unit as u64);
         self.chunks.capacity() * size_of::<Option<PageBuffer>>() + used as usize
@@ -216,7 +223,7 @@ impl<M: Note> Clone for Arena<M> {
     fn clone(&self) -> Self {
         let copy = |(at, from): (usize, &Option<PageBuffer>)| {
             from.as_ref().map(|from| {
-                let mut to = map(CHUNK * M::NODE, at > 0);
+                let mut to = map(CHUNK * M::NODE, at >= SMALL_CHUNKS);
                 let nodes = self.top.saturating_sub(at * CHUNK).min(CHUNK) * M::NODE;
                 let (to_used, from) = (to.as_mut_slice().get_mut(..nodes), from.as_slice().get(..nodes));
                 if let (Some(to), Some(from)) = (to_used, from) {
@@ -235,7 +242,6 @@ impl<M: Note> Clone for Arena<M> {
 }
 
 /// Memory of a chunk, or the end as of any allocation that fails: an entry that no policy knows would never go.
-/// A small tier should not take a huge page.
 fn map(bytes: usize, huge: bool) -> PageBuffer {
     let made = if huge {
         PageBuffer::huge(bytes)
