@@ -181,6 +181,11 @@ impl Core {
         enough
     }
 
+    /// Keeps some of what was taken so for what comes later.
+    pub(crate) fn return_credit(&mut self, bytes: u64) {
+        self.credit += bytes;
+    }
+
     /// The journal is about to grow.
     pub(crate) fn journal_grows(&mut self, bytes: u64) {
         let paid = bytes.min(self.credit);

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     clock::Instant,
     error::Result,
+    io::{round_up, tree::most_allocated},
     sync::{
         atomic::{AtomicU8, Ordering},
         lock,
@@ -198,6 +199,7 @@ impl Keeper {
         }
         shed(&self.shared, SHED_AT_ONCE);
         self.compact();
+        self.look_again();
     }
 
     fn tell_uses(&self) {
@@ -210,6 +212,16 @@ impl Keeper {
             && let Err(error) = j.touch(&self.shared.core, &used)
         {
             tracing::debug!(%error, "recency is not in the journal");
+        }
+    }
+
+    /// Counts what the journal's files take by now, and reserves what they may yet.
+    fn look_again(&self) {
+        let s = &*self.shared;
+        if let Some(j) = s.journal.get() {
+            j.look_again(&s.core);
+            let credit = s.credit();
+            lock(&s.core).top_up(credit);
         }
     }
 
@@ -327,11 +339,12 @@ impl Keeper {
         if !std::mem::take(&mut self.compact_now) && len < self.compact_at.max(base + older) {
             return;
         }
-        let cost = j.next_snapshot();
+        let most = j.next_snapshot();
+        let cost = most_allocated(most, s.params.fs_block);
         {
             let mut core = lock(&s.core);
             core.top_up(s.credit());
-            if !core.spend_credit(cost, s.least_credit()) {
+            if !core.spend_credit(cost, s.least_credit() + j.spare()) {
                 // the next store makes room for it
                 return;
             }
@@ -363,26 +376,32 @@ impl Keeper {
                 return;
             }
         };
-        let limit = merged.limit().min(cost);
+        let limit = merged.limit().min(most);
         let number = |dir: &str| s.number_of(dir);
         let written = Snapshot::start(j, &rotation, limit).and_then(|mut out| {
             merged.write(&mut out, &number)?;
             out.end()
         });
-        let mut core = lock(&s.core);
-        core.budget.release(cost);
         match written {
             Ok(len) => {
-                core.budget
-                    .add_resident(crate::io::round_up(len, s.params.fs_block));
-                drop(core);
+                let bytes = round_up(len, s.params.fs_block);
+                // the file system may take that later
+                let spare = most_allocated(len, s.params.fs_block) - bytes;
+                {
+                    let mut core = lock(&s.core);
+                    core.budget.release(cost.saturating_sub(spare));
+                    core.return_credit(spare.min(cost));
+                    core.budget.add_resident(bytes);
+                }
                 let freed = j.settle(&rotation, len);
                 lock(&s.core).journal_shrinks(freed);
             }
             Err(error) => {
-                drop(core);
                 tracing::warn!(%error, "the journal's snapshot was not written");
-                j.give_up(&rotation);
+                let stays = j.give_up(&rotation);
+                let mut core = lock(&s.core);
+                core.budget.release(cost);
+                core.budget.add_resident(stays);
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{
     dirs::{Change, Dirs},
     guard::Guard,
     index::Shelf,
-    journal::Journal,
+    journal::{CREDIT_BLOCKS, Journal},
     layout::{Fan, Location, fingerprint, leaf_dir, name_fingerprint},
     open::Phase,
     probe::Probes,
@@ -44,8 +44,6 @@ use crate::{
 const SLACK_BLOCKS: u64 = 8;
 /// Namespaces that an index can name.
 pub(crate) const MAX_NAMESPACES: u16 = 1 << 11;
-/// File system blocks reserved for the journal to grow by.
-const CREDIT_BLOCKS: u64 = 4;
 /// How old an answer about free space may be.
 const FREE_FRESH_FOR: Duration = Duration::from_millis(50);
 /// How long the bound stays lowered after the device ran full.
@@ -251,10 +249,10 @@ impl Shared {
         }
     }
 
-    /// Bytes to hold ready for the journal: to grow by, and for its next snapshot.
+    /// Bytes to hold ready for the journal: to grow by, for its next snapshot, and for what the file system may come to
+    /// take for either.
     pub(crate) fn credit(&self) -> u64 {
-        let snapshot = self.journal.get().map_or(0, Journal::next_snapshot);
-        self.least_credit() + snapshot
+        self.least_credit() + self.journal.get().map_or(0, Journal::claims)
     }
 
     /// Bytes without which a member can store nothing.

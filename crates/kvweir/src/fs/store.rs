@@ -27,10 +27,12 @@ use crate::{
     error::{ErrorKind, IoClass, classify},
     evict::Id,
     io::{
-        Disk, PageBuffer, SlotRead, Stat,
+        Disk, DiskFile, PageBuffer, SlotRead, Stat,
         disk::{OpenMode, write_full},
         is_aligned,
         pool::{Work, Worker},
+        round_up,
+        tree::most_allocated,
     },
     metrics::{EvictReason, RefuseReason},
     sync::{Mutex, lock, wait_while},
@@ -460,7 +462,9 @@ impl StoreRun {
             // tells a sweeper that a live writer has it; file systems without locks do without
             let _ = file.try_lock();
         }
-        let published = write_full(&*file, slot, page)
+        let published = self
+            .give_out(&*file, direct)
+            .and_then(|()| write_full(&*file, slot, page))
             .and_then(|()| self.progress.check())
             .and_then(|()| file.stat())
             .and_then(|stat| rename(&*s.disk, &temp, to, s.file_len()).map(|()| stat));
@@ -468,6 +472,19 @@ impl StoreRun {
             s.discard(temp, file.stat().map_or(s.file_len(), |st| st.allocated));
         }
         published
+    }
+
+    /// Has the blocks of a file given out before what is written through the page cache: else that happens later, and
+    /// what the file system needs to keep track of them comes after the file was counted.
+    fn give_out(&self, file: &dyn DiskFile, direct: bool) -> io::Result<()> {
+        let (len, fs_block) = (self.shared.file_len(), self.shared.params.fs_block);
+        if direct || !self.shared.params.bounded || most_allocated(len, fs_block) == round_up(len, fs_block) {
+            return Ok(());
+        }
+        match file.allocate(len) {
+            Err(e) if classify(&e) == IoClass::Invalid => Ok(()),
+            r => r,
+        }
     }
 
     /// Turns the reservation into a resident block, or gives it back.

@@ -13,6 +13,7 @@ pub mod region;
 mod sched;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
+pub(crate) mod tree;
 
 pub use buffer::PageBuffer;
 pub use disk::{Disk, DiskFile, Space, Stat};

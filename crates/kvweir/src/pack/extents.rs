@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock::Instant,
     evict::Id,
-    io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up},
+    io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up, tree::most_allocated},
     sync::{
         Mutex, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -43,10 +43,6 @@ const FEW_SLOTS: u32 = 16;
 const WINDOW_BYTES: u64 = 2 << 20;
 /// Most requests that keep such slots.
 const MAX_WINDOWS: usize = 64;
-/// Runs of a file that its inode keeps track of, at least: as in ext4.
-const RUNS_IN_INODE: u64 = 4;
-/// Runs that one block of its file system's own tree keeps track of, at least: ext4 keeps 340, XFS 254.
-const RUNS_A_TREE_BLOCK: u64 = 250;
 
 /// Bytes of the slot of a block of `block_len` bytes.
 pub(crate) fn slot_bytes(block_len: usize) -> u64 {
@@ -409,25 +405,15 @@ pub(crate) fn extent_bytes(slots: u32, slot_bytes: u64) -> u64 {
     Header::record_at(slots) + u64::from(slots) * slot_bytes
 }
 
-/// Blocks that a file system needs to keep track of up to `runs` runs of a file.
-fn tree_blocks(runs: u64) -> u64 {
-    match runs {
-        0..=RUNS_IN_INODE => 0,
-        5..=RUNS_A_TREE_BLOCK => 1,
-        _ => 1 + runs.div_ceil(RUNS_A_TREE_BLOCK - 1),
-    }
-}
-
-/// What the table file of `slots` slots is counted as: its pages, and what its file system needs to keep track of those
-/// that were written and of those that were not.
+/// What the table file of `slots` slots is counted as: its bytes, and what its file system needs to keep track of them,
+/// each block a run of its own. So it comes to be by the free space there was, and by what was written and what was not.
 pub(crate) fn table_cost(slots: u32, fs_block: u64) -> u64 {
-    let len = round_up(Header::record_at(slots), fs_block);
-    len + tree_blocks(len / PAGE as u64) * fs_block
+    most_allocated(Header::record_at(slots), fs_block)
 }
 
 /// What the data file of `slots` slots is counted as, in the same way.
 pub(crate) fn data_cost(slots: u32, slot_bytes: u64, fs_block: u64) -> u64 {
-    round_up(u64::from(slots) * slot_bytes, fs_block) + tree_blocks(u64::from(slots)) * fs_block
+    most_allocated(u64::from(slots) * slot_bytes, fs_block)
 }
 
 /// What an extent of `slots` slots is counted as.

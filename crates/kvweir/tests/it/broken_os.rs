@@ -3,7 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::Arc,
     time::Duration,
 };
@@ -19,50 +19,12 @@ use kvweir::{
 use crate::{
     broken::until,
     support::{
-        FILE, Fs, LEN, R, Root, Tmpfs, all_ok, assert_settled, client, counted, du, file_of, in_both_layouts,
-        keys, ns, store, temps,
+        Ext4, FILE, Fs, LEN, R, Root, Tmpfs, all_ok, assert_settled, client, counted, du, file_of,
+        in_both_layouts, keys, ns, runs, skip, store, temps,
     },
 };
 
 const BOUND: u64 = 8 << 20;
-
-fn runs(program: &str, args: &[&str], path: &Path) -> bool {
-    let mut c = Command::new(program);
-    let c = c.args(args).arg(path).stdout(Stdio::null()).stderr(Stdio::null());
-    c.status().is_ok_and(|s| s.success())
-}
-
-/// Says why a test did nothing.
-fn skip(why: &str) {
-    println!("skipped: {why}");
-}
-
-/// An ext4 file system in a file, where this process may mount one.
-struct Ext4 {
-    dir: tempfile::TempDir,
-}
-
-impl Ext4 {
-    fn new() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
-        std::fs::create_dir(&at).unwrap();
-        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        let made = runs("mkfs.ext4", &["-q", "-F"], &image)
-            && runs("mount", &["-o", "loop", image.to_str().unwrap()], &at);
-        made.then_some(Self { dir })
-    }
-
-    fn at(&self) -> PathBuf {
-        self.dir.path().join("at")
-    }
-}
-
-impl Drop for Ext4 {
-    fn drop(&mut self) {
-        runs("umount", &["-l"], &self.at());
-    }
-}
 
 /// A btrfs file system in a file, with a quota on its directory `kv`: one that root may not exceed either.
 struct Quota {

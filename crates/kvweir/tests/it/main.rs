@@ -27,6 +27,8 @@ mod fs_later;
 #[cfg(test)]
 mod fs_restart;
 #[cfg(test)]
+mod fs_tree;
+#[cfg(test)]
 mod fs_truth;
 #[cfg(test)]
 mod handover;

@@ -3,6 +3,7 @@
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -117,19 +118,16 @@ pub(crate) fn du(path: &Path) -> u64 {
     meta.blocks() * 512 + below
 }
 
-/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every page of
-/// a table and every slot may be a run of its own.
-fn extent_file_cost(path: &Path, len: u64, block: u64) -> u64 {
-    let runs = match is_table(path) {
-        true => len.next_multiple_of(block) / 4096,
-        false => len / LEN as u64,
-    };
+/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every block of
+/// it may be a run of its own.
+fn extent_file_cost(len: u64, block: u64) -> u64 {
+    let (runs, a_block) = (len.div_ceil(block), (block / 16 - 6).min(250));
     let tree = match runs {
         0..=4 => 0,
-        5..=250 => 1,
-        _ => 1 + runs.div_ceil(249),
+        n if n <= a_block => 1,
+        n => 1 + n.div_ceil(a_block - 1),
     };
-    len.next_multiple_of(block) + tree * block
+    (runs + tree) * block
 }
 
 /// `du`, and what the extents below `path` are counted as beyond what they take now: blocks of the file system's own
@@ -138,7 +136,7 @@ pub(crate) fn counted(path: &Path) -> u64 {
     let block = rustix::fs::statvfs(path).map_or(4096, |v| v.f_frsize);
     let spare = |p: PathBuf| {
         let m = std::fs::metadata(&p).ok()?;
-        extent_file_cost(&p, m.len(), block).checked_sub(m.blocks() * 512)
+        extent_file_cost(m.len(), block).checked_sub(m.blocks() * 512)
     };
     du(path) + extent_files(path).into_iter().filter_map(spare).sum::<u64>()
 }
@@ -189,7 +187,7 @@ pub(crate) fn counted_on(disk: &SimDisk, root: &Path) -> u64 {
     for p in files {
         disk.tamper(&p, |bytes| {
             let len = bytes.len() as u64;
-            spare += extent_file_cost(&p, len, 4096) - len.next_multiple_of(4096);
+            spare += extent_file_cost(len, 4096) - len.next_multiple_of(4096);
             Some(bytes)
         });
     }
@@ -272,6 +270,12 @@ pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
         seen.push((before, du, s.resident_bytes, s.reserved_bytes));
         kvweir::sync::Bell::default().wait(0, Duration::from_millis(20));
     }
+    for p in files(&root.path()) {
+        let (len, takes) = std::fs::metadata(&p).map_or((0, 0), |m| (m.len(), m.blocks() * 512));
+        if takes != len.next_multiple_of(4096) {
+            println!("{} is {len} bytes and takes {takes}", p.display());
+        }
+    }
     panic!(
         "the account and du below the root disagree: {:?}",
         &seen[seen.len() - 4..]
@@ -299,17 +303,61 @@ impl Rng {
     }
 }
 
+/// Runs a program; whether it ended well.
+pub(crate) fn runs(program: &str, args: &[&str], path: &Path) -> bool {
+    let mut c = Command::new(program);
+    let c = c.args(args).arg(path).stdout(Stdio::null()).stderr(Stdio::null());
+    c.status().is_ok_and(|s| s.success())
+}
+
+/// Says why a test did nothing.
+pub(crate) fn skip(why: &str) {
+    println!("skipped: {why}");
+}
+
+/// An ext4 file system in a file, where this process may mount one.
+pub(crate) struct Ext4 {
+    dir: tempfile::TempDir,
+}
+
+impl Ext4 {
+    pub(crate) fn new() -> Option<Self> {
+        Self::of(&[])
+    }
+
+    /// Made with these options.
+    pub(crate) fn of(options: &[&str]) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
+        std::fs::create_dir(&at).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let made = runs("mkfs.ext4", &[&["-q", "-F"], options].concat(), &image)
+            && runs("mount", &["-o", "loop", image.to_str().unwrap()], &at);
+        made.then_some(Self { dir })
+    }
+
+    pub(crate) fn at(&self) -> PathBuf {
+        self.dir.path().join("at")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        runs("umount", &["-l"], &self.at());
+    }
+}
+
 /// A small file system of its own, where this process may mount one.
 pub(crate) struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
     pub(crate) fn new(size: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        let mut mount = std::process::Command::new("mount");
+        let mut mount = Command::new("mount");
         let mount = mount
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
             .arg(dir.path());
-        let done = mount.stderr(std::process::Stdio::null()).status();
+        let done = mount.stderr(Stdio::null()).status();
         done.is_ok_and(|s| s.success()).then(|| Self(dir))
     }
 
@@ -320,6 +368,6 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(self.path()).status();
+        let _ = Command::new("umount").arg(self.path()).status();
     }
 }

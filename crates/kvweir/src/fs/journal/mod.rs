@@ -32,7 +32,7 @@ pub(crate) use merge::merge;
 pub(crate) use read::{Unusable, files_of};
 pub(crate) use record::{DirCosts, Facts, units};
 pub(crate) use replay::{Replayed, replay};
-pub(crate) use write::{Journal, Resume, Snapshot};
+pub(crate) use write::{CREDIT_BLOCKS, Journal, Resume, Snapshot};
 
 /// The directory, below a bounded root, of ledger, member locks and journals.
 pub(crate) const STATE_DIR: &str = ".kvweir";

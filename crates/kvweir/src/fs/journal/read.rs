@@ -9,6 +9,7 @@ use super::{
     STATE_DIR, parse_name, path,
     record::{HEADER_BYTES, Header},
     state::State,
+    write::Older,
 };
 use crate::io::{
     Disk, DiskFile,
@@ -62,11 +63,10 @@ pub(super) struct Loaded {
     pub(super) state: State,
     /// All files found.
     pub(super) found: Vec<(bool, u32)>,
-    /// Snapshot and journals that count but the last, and their allocated bytes.
-    pub(super) older: Vec<PathBuf>,
-    pub(super) older_bytes: u64,
-    /// The last journal: path, allocated bytes, header, bytes up to the last whole frame.
-    pub(super) last: Option<(PathBuf, u64, Header, u64)>,
+    /// Snapshot and journals that count but the last.
+    pub(super) older: Vec<Older>,
+    /// The last journal, its header, and bytes up to the last whole frame.
+    pub(super) last: Option<(Older, Header, u64)>,
 }
 
 /// Reads the files of a member, journals up to generation `upto`.
@@ -81,7 +81,6 @@ pub(super) fn load(
     let mut base = None;
     let mut state = State::default();
     let mut older = Vec::new();
-    let mut older_bytes = 0;
     for &(snapshot, generation) in found.iter().rev().filter(|f| f.0 && f.1 <= upto) {
         let mut tried = State::default();
         let at = path(root, snapshot, member, generation);
@@ -90,8 +89,7 @@ pub(super) fn load(
             Ok((_, _, true)) => {
                 state = tried;
                 base = Some(generation);
-                older_bytes = round_up(bytes.len()?, fs_block);
-                older.push(at);
+                older.push(bytes.counts(at, fs_block)?);
                 break;
             }
             Err(Unusable::Io(e)) => return Err(e.into()),
@@ -113,7 +111,7 @@ pub(super) fn load(
         )));
     }
     let newest = journals.last().copied();
-    let mut last = None::<(PathBuf, u64, Header, u64)>;
+    let mut last = None::<(Older, Header, u64)>;
     for generation in journals {
         let at = path(root, false, member, generation);
         let mut bytes = Window::open(disk, &at)?;
@@ -129,17 +127,13 @@ pub(super) fn load(
                     Unusable::Damaged(what) => Unusable::Damaged(format!("{}: {what}", at.display())),
                     other => other,
                 })?;
-        let allocated = round_up(bytes.len()?, fs_block);
-        if let Some((before, bytes, ..)) = last.replace((at, allocated, header, len)) {
-            older.push(before);
-            older_bytes += bytes;
-        }
+        let file = bytes.counts(at, fs_block)?;
+        older.extend(last.replace((file, header, len)).map(|(before, ..)| before));
     }
     Ok(Loaded {
         state,
         found,
         older,
-        older_bytes,
         last,
     })
 }
@@ -190,6 +184,16 @@ impl Window {
         self.end += n;
         self.read += n as u64;
         Ok(n > 0)
+    }
+
+    /// The file as one that counts.
+    fn counts(&self, path: PathBuf, fs_block: u64) -> io::Result<Older> {
+        let stat = self.file.stat()?;
+        Ok(Older {
+            path,
+            len: stat.len,
+            bytes: stat.allocated.max(round_up(stat.len, fs_block)),
+        })
     }
 
     /// Bytes of the whole file.

@@ -43,22 +43,22 @@ pub(crate) struct Replayed {
 /// Reads what `member` owned when it died.
 pub(crate) fn replay(disk: &dyn Disk, root: &Path, member: u32, fs_block: u64) -> Result<Replayed, Unusable> {
     let read = load(disk, root, member, fs_block, u32::MAX)?;
-    let counts = |p: &PathBuf| read.older.contains(p) || read.last.as_ref().is_some_and(|l| l.0 == *p);
+    let counted = || read.older.iter().chain(read.last.as_ref().map(|l| &l.0));
     let mut out = Replayed {
         stale: read
             .found
             .iter()
             .map(|&(s, g)| path(root, s, member, g))
-            .filter(|p| !counts(p))
+            .filter(|p| counted().all(|o| o.path != *p))
             .collect(),
-        bytes: read.older_bytes + read.last.as_ref().map_or(0, |l| l.1),
+        bytes: counted().map(|o| o.bytes).sum(),
         ..Replayed::default()
     };
-    out.resume = read.last.map(|(_, _, header, len)| Resume {
+    out.resume = read.last.map(|(file, header, len)| Resume {
         header,
         len,
+        bytes: file.bytes,
         older: read.older,
-        older_bytes: read.older_bytes,
     });
     read.state.into(&mut out);
     Ok(out)

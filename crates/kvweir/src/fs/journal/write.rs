@@ -1,5 +1,5 @@
 //! Appending to a member's journal. Only workers and the keeper come here, never the scheduler (I8). What the file
-//! grows by is counted before it is written (I1).
+//! grows by is counted before it is written, and what the file system may take beside that is reserved (I1).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,6 +21,7 @@ use crate::{
         Disk, DiskFile,
         disk::{OpenMode, write_all_at},
         round_up,
+        tree::most_allocated,
     },
     sync::{
         Mutex,
@@ -37,6 +38,8 @@ const MAX_OWED: usize = 64;
 pub(crate) const SNAPSHOT_BASE: u64 = 4096;
 /// Bytes of a snapshot written at once.
 const PIECE: usize = 256 << 10;
+/// File system blocks reserved for a journal to grow by.
+pub(crate) const CREDIT_BLOCKS: u64 = 4;
 
 /// A journal that is being written.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ pub(crate) struct Journal {
     out: Mutex<Out>,
     /// Bytes of all files that count.
     total: AtomicU64,
+    /// Bytes that the file system may come to take for them beyond what is counted.
+    spare: AtomicU64,
     /// Its files cannot be believed any more: nothing is written, and the next owner walks.
     lost: AtomicBool,
 }
@@ -58,10 +63,11 @@ struct Out {
     file: Box<dyn DiskFile>,
     header: Header,
     len: u64,
-    /// The other files that a replay would read: the snapshot, and journals that no snapshot has taken in yet.
-    older: Vec<PathBuf>,
-    /// Their allocated bytes.
-    older_bytes: u64,
+    /// Bytes counted for it beyond those of its length.
+    extra: u64,
+    /// The other files that a replay would read: the snapshot, and journals that no snapshot has taken in yet. Also
+    /// what could not be removed.
+    older: Vec<Older>,
     shelves: HashMap<Shelf, u16, FixedState>,
     /// What was begun and has not ended: said again at the begin of each generation.
     open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
@@ -72,15 +78,25 @@ struct Out {
     buf: Vec<u8>,
 }
 
+/// A file that counts beside the one that is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Older {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+    /// Bytes counted for it.
+    pub(crate) bytes: u64,
+}
+
 /// Where a journal that is there goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resume {
     pub(crate) header: Header,
     /// Bytes up to the last whole frame.
     pub(crate) len: u64,
-    /// The other files that were read, and their allocated bytes.
-    pub(crate) older: Vec<PathBuf>,
-    pub(crate) older_bytes: u64,
+    /// Bytes counted for it.
+    pub(crate) bytes: u64,
+    /// The other files that were read.
+    pub(crate) older: Vec<Older>,
 }
 
 impl Journal {
@@ -98,8 +114,8 @@ impl Journal {
         let Resume {
             header,
             mut len,
+            bytes,
             older,
-            older_bytes,
         } = from.unwrap_or(Resume {
             header: Header {
                 snapshot: false,
@@ -109,8 +125,8 @@ impl Journal {
                 block_len,
             },
             len: 0,
+            bytes: 0,
             older: Vec::new(),
-            older_bytes: 0,
         });
         let file = disk.open(
             &path(&root, false, member, header.generation),
@@ -125,8 +141,8 @@ impl Journal {
             file,
             header,
             len,
+            extra: bytes.saturating_sub(round_up(len, fs_block)),
             older,
-            older_bytes,
             // defined anew in this life: a later definition of a number replaces an earlier one
             shelves: HashMap::default(),
             open: HashSet::default(),
@@ -139,7 +155,8 @@ impl Journal {
             root,
             member,
             fs_block,
-            total: AtomicU64::new(out.len + out.older_bytes),
+            total: AtomicU64::new(out.total()),
+            spare: AtomicU64::new(out.spare(fs_block)),
             out: Mutex::new(out),
             lost: AtomicBool::new(false),
         })
@@ -147,17 +164,60 @@ impl Journal {
 
     /// Allocated bytes of journal and snapshot.
     pub(crate) fn bytes(&self) -> u64 {
-        let out = lock(&self.out);
-        round_up(out.len, self.fs_block) + out.older_bytes
+        lock(&self.out).bytes(self.fs_block)
     }
 
     /// Bytes of the journal since its snapshot, and of what came before.
     pub(crate) fn lengths(&self) -> (u64, u64) {
         let out = lock(&self.out);
-        (out.len, out.older_bytes)
+        (out.len, out.older_bytes())
     }
 
-    /// Bytes that the next snapshot may take, at most: what it is made of, and a record for each directory.
+    /// Bytes to hold ready for its files beside those by which it grows: for the next snapshot, and for what the file
+    /// system may come to take.
+    pub(crate) fn claims(&self) -> u64 {
+        most_allocated(self.next_snapshot(), self.fs_block) + self.spare()
+    }
+
+    /// Bytes that the file system may come to take for its files beyond what is counted.
+    pub(crate) fn spare(&self) -> u64 {
+        self.spare.load(Ordering::Relaxed)
+    }
+
+    /// Counts what its files take by now. A file system takes blocks of its own tree, or some beyond the end of a file,
+    /// when it likes. The keeper's: nobody else gives a file up or begins one.
+    pub(crate) fn look_again(&self, core: &Mutex<Core>) {
+        let mut older = lock(&self.out).older.clone();
+        for o in &mut older {
+            if let Ok(stat) = self.disk.stat(&o.path) {
+                o.bytes = stat.allocated.max(round_up(o.len, self.fs_block));
+            }
+        }
+        let mut out = lock(&self.out);
+        if self.lost.load(Ordering::Relaxed) {
+            return;
+        }
+        let before = out.bytes(self.fs_block);
+        out.older = older;
+        if let Ok(stat) = out.file.stat() {
+            out.extra = stat.allocated.saturating_sub(round_up(out.len, self.fs_block));
+        }
+        let now = out.bytes(self.fs_block);
+        if now > before {
+            lock(core).journal_grows(now - before);
+        } else if now < before {
+            lock(core).journal_shrinks(before - now);
+        }
+        self.note(&out);
+    }
+
+    /// Tells the scheduler's side how long its files are.
+    fn note(&self, out: &Out) {
+        self.total.store(out.total(), Ordering::Relaxed);
+        self.spare.store(out.spare(self.fs_block), Ordering::Relaxed);
+    }
+
+    /// Bytes of the next snapshot, at most: what it is made of, and a record for each directory.
     pub(crate) fn next_snapshot(&self) -> u64 {
         let total = self.total.load(Ordering::Relaxed);
         round_up(total + total / 2 + SNAPSHOT_BASE, self.fs_block)
@@ -322,7 +382,7 @@ impl Journal {
         out.buf.clear();
         if done.is_ok() {
             out.len = end;
-            self.total.store(end + out.older_bytes, Ordering::Relaxed);
+            self.note(out);
         } else if grows > 0 {
             // what was written of it is overwritten by the next frame; until then it may be there
             lock(core).journal_shrinks(grows);
@@ -361,13 +421,18 @@ impl Journal {
             },
             names: out.names.clone(),
         };
-        out.older_bytes += round_up(out.len, self.fs_block);
-        let left = path(&self.root, false, self.member, out.header.generation);
+        let left = Older {
+            path: path(&self.root, false, self.member, out.header.generation),
+            len: out.len,
+            bytes: round_up(out.len, self.fs_block) + out.extra,
+        };
         out.older.push(left);
+        out.extra = 0;
         out.file = file;
         out.header = header;
         out.len = HEADER_BYTES as u64;
         out.shelves.clear();
+        self.note(&out);
         let open: Vec<_> = out.open.iter().copied().collect();
         for (fp, shelf, fan) in open {
             let (shelf, _) = out.shelf(shelf);
@@ -379,46 +444,70 @@ impl Journal {
 
     /// The snapshot of the current generation is whole: what came before is removed. Returns the bytes freed.
     pub(crate) fn settle(&self, rotation: &Rotation, snapshot: u64) -> u64 {
-        let whole = path(&self.root, true, self.member, rotation.header.generation);
-        let (older, freed) = {
-            let mut out = lock(&self.out);
-            let bytes = round_up(snapshot, self.fs_block);
-            self.total.store(out.len + bytes, Ordering::Relaxed);
-            (
-                std::mem::replace(&mut out.older, vec![whole]),
-                std::mem::replace(&mut out.older_bytes, bytes),
-            )
+        let whole = Older {
+            path: path(&self.root, true, self.member, rotation.header.generation),
+            len: snapshot,
+            bytes: round_up(snapshot, self.fs_block),
         };
-        for old in older {
-            if let Err(error) = self.disk.remove_file(&old)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(path = %old.display(), %error, "an old journal cannot be removed");
+        let older = std::mem::replace(&mut lock(&self.out).older, vec![whole]);
+        let (freed, stuck) = self.remove(older);
+        let mut out = lock(&self.out);
+        out.older.extend(stuck);
+        self.note(&out);
+        freed
+    }
+
+    /// Removes files; returns the bytes freed, and what could not be removed.
+    fn remove(&self, files: Vec<Older>) -> (u64, Vec<Older>) {
+        let (mut freed, mut stuck) = (0, Vec::new());
+        for old in files {
+            match self.disk.remove_file(&old.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %old.path.display(), %error, "an old journal cannot be removed");
+                    stuck.push(old);
+                }
+                _ => freed += old.bytes,
             }
         }
-        freed
+        (freed, stuck)
     }
 
     /// Gives the journal up: its files are removed, so that the next owner walks. Returns the bytes freed.
     pub(crate) fn lose(&self) -> u64 {
         let mut out = lock(&self.out);
         self.lost.store(true, Ordering::Relaxed);
-        let freed = round_up(out.len, self.fs_block) + out.older_bytes;
+        let current = Older {
+            path: path(&self.root, false, self.member, out.header.generation),
+            len: out.len,
+            bytes: round_up(out.len, self.fs_block) + out.extra,
+        };
+        let mut files = std::mem::take(&mut out.older);
+        files.push(current);
         out.len = 0;
-        out.older_bytes = 0;
-        let current = path(&self.root, false, self.member, out.header.generation);
-        for old in std::mem::take(&mut out.older).into_iter().chain([current]) {
-            if let Err(error) = self.disk.remove_file(&old) {
-                tracing::warn!(path = %old.display(), %error, "a journal cannot be removed");
-            }
-        }
+        out.extra = 0;
+        // what cannot be removed stays counted
+        let (freed, stuck) = self.remove(files);
+        out.older = stuck;
+        self.note(&out);
         freed
     }
 
-    /// Gives a snapshot up that could not be made whole.
-    pub(crate) fn give_up(&self, rotation: &Rotation) {
+    /// Gives a snapshot up that could not be made whole. Returns the bytes of it that stay, for it cannot be removed.
+    pub(crate) fn give_up(&self, rotation: &Rotation) -> u64 {
         let part = path(&self.root, true, self.member, rotation.header.generation);
-        let _ = self.disk.remove_file(&part);
+        let stat = self.disk.stat(&part);
+        let (len, bytes) = stat.map_or((0, self.fs_block), |s| {
+            (s.len, s.allocated.max(round_up(s.len, self.fs_block)))
+        });
+        let (freed, stuck) = self.remove(vec![Older {
+            path: part,
+            len,
+            bytes,
+        }]);
+        let mut out = lock(&self.out);
+        out.older.extend(stuck);
+        self.note(&out);
+        bytes - freed.min(bytes)
     }
 }
 
@@ -437,6 +526,27 @@ impl Rotation {
 }
 
 impl Out {
+    fn older_bytes(&self) -> u64 {
+        self.older.iter().map(|o| o.bytes).sum()
+    }
+
+    /// Bytes counted.
+    fn bytes(&self, fs_block: u64) -> u64 {
+        round_up(self.len, fs_block) + self.extra + self.older_bytes()
+    }
+
+    fn total(&self) -> u64 {
+        self.len + self.older_bytes()
+    }
+
+    /// Bytes that may come to be taken beyond those counted, when the journal has grown by what is reserved for that.
+    fn spare(&self, fs_block: u64) -> u64 {
+        let grown = round_up(self.len, fs_block) + CREDIT_BLOCKS * fs_block;
+        let current = (most_allocated(grown, fs_block) - grown).saturating_sub(self.extra);
+        let older = |o: &Older| most_allocated(o.len, fs_block).saturating_sub(o.bytes);
+        current + self.older.iter().map(older).sum::<u64>()
+    }
+
     /// The number of a shelf in this file, defining it first where it is new.
     fn shelf(&mut self, shelf: Shelf) -> (u16, bool) {
         if let Some(&n) = self.shelves.get(&shelf) {
@@ -481,8 +591,8 @@ impl Snapshot {
             file,
             header,
             len: 0,
+            extra: 0,
             older: Vec::new(),
-            older_bytes: 0,
             shelves: HashMap::default(),
             open: HashSet::default(),
             owed: Vec::new(),
