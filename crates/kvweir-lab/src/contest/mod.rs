@@ -25,7 +25,7 @@ use anyhow::{Context, Result, ensure};
 use kvweir::{
     clock::Clock,
     fs::{FsSettings, Layout, PACK_BELOW},
-    io::{Region, engine::EngineKind},
+    io::{Disk, OsDisk, Region, engine::EngineKind},
 };
 
 use self::{
@@ -124,15 +124,18 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         made: 0,
     };
     contest.start_peers()?;
+    contest.fits()?;
     let began = clock.now();
     let wanted = |name: &str| args.only.as_ref().is_none_or(|o| name.contains(o.as_str()));
     for (n, case) in CASES.iter().enumerate() {
         if wanted(case.name) {
             contest.sizes(n as u64, *case)?;
+            contest.clean()?;
         }
     }
     if wanted("bound") {
         contest.bound()?;
+        contest.clean()?;
     }
     if wanted("beside stores") {
         contest.beside()?;
@@ -176,6 +179,40 @@ impl Contest<'_> {
                     .push((kind.clone(), format!("does not run: {e:#}"))),
             }
         }
+        Ok(())
+    }
+
+    /// Refuses to begin where the disk would run full: all that a case wrote stays until it is over.
+    fn fits(&self) -> Result<()> {
+        let most = CASES
+            .iter()
+            .map(|c| u64::from(self.blocks(c.blocks)) * ((c.block_kib as u64) << 10));
+        // ours with and without checksums and full, the device twice, and the peers
+        let sides = (self.args.layouts.len() * 3 + 2 + self.peers.len()) as u64;
+        let need = most.max().unwrap_or(0) * sides * (self.rounds + 2) + (2 << 30);
+        let free = OsDisk.space(self.dir)?.available;
+        ensure!(
+            free >= need,
+            "{} MiB are free in {}, and {} MiB may be written: fewer --rounds, --layouts or --peers, or another --dir",
+            free >> 20,
+            self.dir.display(),
+            need >> 20
+        );
+        Ok(())
+    }
+
+    /// Removes what a case wrote.
+    fn clean(&self) -> Result<()> {
+        for entry in std::fs::read_dir(self.dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(&path)?;
+            } else if path.extension().is_none_or(|e| e != "py") {
+                std::fs::remove_file(&path)?;
+            }
+        }
+        // a disk that is told of what was removed should not be at it while the next case is measured
+        rustix::fs::syncfs(std::fs::File::open(self.dir)?)?;
         Ok(())
     }
 
