@@ -70,9 +70,9 @@ class Vllm:
                 "threads": len(self.tier._pool._threads),
             }
         else:
-            from kvweir.vllm import KvweirFsTier
+            from kvweir.vllm import KvweirTier
 
-            self.tier = KvweirFsTier(
+            self.tier = KvweirTier(
                 root_dir=ask["root"], max_bytes=ask["max_bytes"], backpressure_detector=None, **how
             )
             self.about = {}
