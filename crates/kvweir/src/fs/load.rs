@@ -249,7 +249,8 @@ impl LoadRun {
         let aligned = is_aligned(slot);
         let mut attempt = |direct: bool| -> io::Result<_> {
             let file = s.disk.open(path, OpenMode::Read, direct)?;
-            if engine.overlaps() && slot.len() > PIECE {
+            // through the page cache a plain call is cheaper
+            if direct && engine.overlaps() && slot.len() > PIECE {
                 return read_in_pieces(&*file, slot, page, engine, s.params.verify);
             }
             Ok((read_full(&*file, slot, page)?, None))
