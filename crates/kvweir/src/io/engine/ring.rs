@@ -177,7 +177,8 @@ fn fly<'b, B: Piece, F: FnMut(&[Run<'b, B>], usize)>(
             }
             next += 1;
         }
-        // who works on what has come wants it at once; else the rest is waited for together, and while more is to come, a quarter leaves the device enough to do
+        // who works on what has come wants it at once; else the rest is waited for together, and while more is to
+        // come, a quarter leaves the device enough to do
         let want = match flight.under_way() {
             0 => return Ok(()),
             _ if with.eager => 1,
