@@ -9,6 +9,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use smallvec::SmallVec;
+
 use super::{
     guard::Abandon,
     index::{BATCH, State},
@@ -104,30 +106,13 @@ impl LoadRun {
         if let Some(slot) = self.slots.get(unit) {
             drop(lock(slot).take());
         }
-        {
-            let id = self.ids.get(unit).and_then(|i| lock(i).take());
-            let in_time = self.progress.is_open(unit);
-            let mut core = lock(&self.shared.core);
-            if let Some(id) = id {
-                core.unpin(id);
-            }
-            match outcome {
-                _ if !in_time => {}
-                BlockOutcome::Loaded(_) => core.stats.loaded_blocks += 1,
-                _ => core.stats.load_failures += 1,
-            }
-        }
-        let end = self.progress.finish(unit, outcome);
-        if let Some(job) = &end.job {
-            lock(&self.shared.core).stats.loaded_bytes += job.report.bytes;
-        }
-        self.shared.end_unit(end, Direction::Load, self.req, &self.fps);
+        self.finish_all(&[(unit, outcome)]);
     }
 
     /// As [`finish`](Self::finish), for blocks that ended together.
     pub(crate) fn finish_all(&self, ends: &[(usize, BlockOutcome)]) {
         {
-            let taken: Vec<(Option<Id>, bool)> = ends
+            let taken: SmallVec<[(Option<Id>, bool); 1]> = ends
                 .iter()
                 .map(|&(unit, _)| {
                     let id = self.ids.get(unit).and_then(|i| lock(i).take());
