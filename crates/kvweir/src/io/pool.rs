@@ -523,6 +523,10 @@ mod tests {
     #[test]
     fn few_stores_begin_while_a_load_runs_and_all_go_on_after_it() {
         let pool = Pool::start("t", PoolSize::new(2, 8)).unwrap();
+        // a worker that has not started yet leaves nothing waiting
+        while lock(&pool.shared.queues).waiting < 10 {
+            std::thread::yield_now();
+        }
         let (load, let_go, loading) = probe(true);
         pool.submit(Class::Load, Arc::clone(&load) as Arc<dyn Work>, 1)
             .unwrap();
