@@ -76,6 +76,8 @@ pub(super) const TARGETS: &[Target] = &[
     target("load rate / raw", "64 KiB", "load, 64", ("ours", "raw"), Of::Rate, 0.85),
     target("load rate / stock", "16 KiB", "load, 64", ("ours", "stock"), Of::Rate, 2.0),
     target("load rate / raw", "16 KiB", "load, 64", ("ours", "raw"), Of::Rate, 0.85),
+    target("one prefix at a time / stock", "64 KiB", "load, one", ("ours", "stock"), Of::Rate, 2.0),
+    target("store CPU / stock", "64 KiB", "store", ("ours", "stock"), Of::Cpu, 1.0),
     target("load CPU / stock", "64 KiB", "load, 64", ("ours", "stock"), Of::Cpu, 0.334),
     target("load CPU / stock", "16 KiB", "load, 64", ("ours", "stock"), Of::Cpu, 0.334),
     target("load rate with / without checksums", "64 KiB", "load, 64", ("ours", "kvweir auto, checksums off"), Of::Rate, 0.95),

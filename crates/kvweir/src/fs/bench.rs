@@ -44,7 +44,7 @@ impl FsTier {
             if part.is_empty() {
                 return added;
             }
-            std::hint::black_box(lock(&s.core).index.may_hold(part.iter().map(|&(fp, _)| fp)));
+            lock(&s.core).index.warm_places(part.iter().map(|&(fp, _)| fp));
             added += part
                 .iter()
                 .filter(|(fp, key)| self.add_phantom(*fp, key, bytes))

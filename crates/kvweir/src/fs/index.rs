@@ -214,12 +214,11 @@ impl Index {
         std::hint::black_box(metas.fold(0, |all, meta| all ^ meta));
     }
 
-    /// How many of `fps` may be there. Their places in the tables are in the cache then: asked before adding many, it
-    /// lets the accesses overlap.
-    pub(crate) fn may_hold(&self, fps: impl Iterator<Item = Fingerprint>) -> usize {
+    /// The same for the places of `fps` in the tables: asked before adding many.
+    pub(crate) fn warm_places(&self, fps: impl Iterator<Item = Fingerprint>) {
         let table = |fp: Fingerprint| self.tables.get(table_of(fp));
-        fps.filter(|&fp| table(fp).is_some_and(|t| t.guess(fp.hash64()) != Id::MAX))
-            .count()
+        let known = fps.filter(|&fp| table(fp).is_some_and(|t| t.guess(fp.hash64()) != Id::MAX));
+        std::hint::black_box(known.count());
     }
 
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist or memory is short.

@@ -265,7 +265,7 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
             for part in owned.chunks(1024) {
                 let mut core = lock(&s.core);
                 for batch in part.chunks(BATCH) {
-                    std::hint::black_box(core.index.may_hold(batch.iter().map(|o| o.fp)));
+                    core.index.warm_places(batch.iter().map(|o| o.fp));
                     batch.iter().for_each(|o| {
                         insert(&mut core, o);
                     });

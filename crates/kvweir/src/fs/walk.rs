@@ -26,7 +26,6 @@ use crate::{
     io::{
         Disk,
         disk::{FileKind, OpenMode, Stat},
-        round_up,
     },
     namespace::dir_seed,
     sync::{
@@ -333,7 +332,7 @@ impl Walk<'_> {
                         namespace: ns,
                         leaf,
                         fan,
-                        cost: stat.allocated.max(round_up(stat.len, self.fs_block)),
+                        cost: stat.counted(self.fs_block),
                         mtime_ns: stat.mtime_ns,
                         trailer: stat.len == whole,
                         id: None,
@@ -399,7 +398,7 @@ impl Walk<'_> {
                 }
                 FileKind::File => {
                     out.foreign_files += u64::from(!own);
-                    out.deep_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+                    out.deep_bytes += stat.counted(self.fs_block);
                 }
                 FileKind::Other => out.deep_bytes += stat.allocated,
             }
@@ -425,7 +424,7 @@ impl Walk<'_> {
                 stat: &stat,
             });
             if kind == FileKind::File {
-                out.common_bytes += stat.allocated.max(round_up(stat.len, self.fs_block));
+                out.common_bytes += stat.counted(self.fs_block);
             } else {
                 out.common_bytes += stat.allocated;
                 self.tell_below(&at)?;

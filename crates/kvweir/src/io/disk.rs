@@ -8,6 +8,8 @@ use std::{
     path::Path,
 };
 
+use super::round_up;
+
 /// What `stat` tells of a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
@@ -23,6 +25,14 @@ pub struct Stat {
     pub uid: u32,
     /// Permission bits.
     pub mode: u32,
+}
+
+impl Stat {
+    /// Bytes that a file is counted with at least: those it took, and those of its length that are to come, in units of
+    /// `unit` bytes.
+    pub(crate) fn counted(&self, unit: u64) -> u64 {
+        self.allocated.max(round_up(self.len, unit))
+    }
 }
 
 /// What a directory entry is.

@@ -129,7 +129,7 @@ impl StoreRun {
             into: Vec::new(),
         };
         let coming = self.fps.get(units.clone()).unwrap_or_default();
-        std::hint::black_box(lock(&s.core).index.may_hold(coming.iter().copied()));
+        lock(&s.core).index.warm_places(coming.iter().copied());
         for unit in self.progress.start_all(units, s.clock.now()) {
             match self.begin_packed(pack, unit) {
                 Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),

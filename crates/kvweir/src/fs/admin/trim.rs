@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     error::{Error, IoClass, Result, classify},
-    io::round_up,
     sync::{Mutex, lock},
 };
 
@@ -150,7 +149,7 @@ impl Watch for Blocks<'_> {
         match what {
             Met::Block(file) => {
                 // what is written but not yet allocated will be
-                let bytes = file.stat.allocated.max(round_up(file.stat.len, self.unit));
+                let bytes = file.stat.counted(self.unit);
                 let dir = all.dir(file.dir);
                 if let Some(d) = all.dirs.get_mut(dir) {
                     d.entries += 1;
@@ -170,11 +169,11 @@ impl Watch for Blocks<'_> {
                 }
             }
             Met::Temp { path, stat } | Met::Foreign { path, stat } => {
-                all.bytes += stat.allocated.max(round_up(stat.len, self.unit));
+                all.bytes += stat.counted(self.unit);
                 all.enter(path);
             }
             Met::Own { path, stat } => {
-                let bytes = stat.allocated.max(round_up(stat.len, self.unit));
+                let bytes = stat.counted(self.unit);
                 all.bytes += bytes;
                 if self.admin.is_journal(path) {
                     all.journal_bytes += bytes;

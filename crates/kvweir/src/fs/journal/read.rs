@@ -14,7 +14,6 @@ use super::{
 use crate::io::{
     Disk, DiskFile,
     disk::{OpenMode, read_all_at},
-    round_up,
 };
 
 /// Why a journal cannot be used: the tree is to be walked.
@@ -188,12 +187,7 @@ impl Window {
 
     /// The file as one that counts.
     fn counts(&self, path: PathBuf, fs_block: u64) -> io::Result<Older> {
-        let stat = self.file.stat()?;
-        Ok(Older {
-            path,
-            len: stat.len,
-            bytes: stat.allocated.max(round_up(stat.len, fs_block)),
-        })
+        Ok(Older::by(path, &self.file.stat()?, fs_block))
     }
 
     /// Bytes of the whole file.

@@ -18,7 +18,7 @@ use crate::{
     block::Fingerprint,
     fs::{core::Core, index::Shelf, layout::Fan},
     io::{
-        Disk, DiskFile,
+        Disk, DiskFile, Stat,
         disk::{OpenMode, write_all_at},
         round_up,
         tree::most_allocated,
@@ -97,6 +97,17 @@ pub(crate) struct Resume {
     pub(crate) bytes: u64,
     /// The other files that were read.
     pub(crate) older: Vec<Older>,
+}
+
+impl Older {
+    /// A file that takes what `stat` says.
+    pub(crate) fn by(path: PathBuf, stat: &Stat, fs_block: u64) -> Self {
+        Self {
+            path,
+            len: stat.len,
+            bytes: stat.counted(fs_block),
+        }
+    }
 }
 
 impl Journal {
@@ -421,11 +432,7 @@ impl Journal {
             },
             names: out.names.clone(),
         };
-        let left = Older {
-            path: path(&self.root, false, self.member, out.header.generation),
-            len: out.len,
-            bytes: round_up(out.len, self.fs_block) + out.extra,
-        };
+        let left = self.current(&out);
         out.older.push(left);
         out.extra = 0;
         out.file = file;
@@ -457,6 +464,15 @@ impl Journal {
         freed
     }
 
+    /// The journal that is written, as a file that counts.
+    fn current(&self, out: &Out) -> Older {
+        Older {
+            path: path(&self.root, false, self.member, out.header.generation),
+            len: out.len,
+            bytes: round_up(out.len, self.fs_block) + out.extra,
+        }
+    }
+
     /// Removes files; returns the bytes freed, and what could not be removed.
     fn remove(&self, files: Vec<Older>) -> (u64, Vec<Older>) {
         let (mut freed, mut stuck) = (0, Vec::new());
@@ -476,11 +492,7 @@ impl Journal {
     pub(crate) fn lose(&self) -> u64 {
         let mut out = lock(&self.out);
         self.lost.store(true, Ordering::Relaxed);
-        let current = Older {
-            path: path(&self.root, false, self.member, out.header.generation),
-            len: out.len,
-            bytes: round_up(out.len, self.fs_block) + out.extra,
-        };
+        let current = self.current(&out);
         let mut files = std::mem::take(&mut out.older);
         files.push(current);
         out.len = 0;
@@ -495,15 +507,16 @@ impl Journal {
     /// Gives a snapshot up that could not be made whole. Returns the bytes of it that stay, for it cannot be removed.
     pub(crate) fn give_up(&self, rotation: &Rotation) -> u64 {
         let part = path(&self.root, true, self.member, rotation.header.generation);
-        let stat = self.disk.stat(&part);
-        let (len, bytes) = stat.map_or((0, self.fs_block), |s| {
-            (s.len, s.allocated.max(round_up(s.len, self.fs_block)))
-        });
-        let (freed, stuck) = self.remove(vec![Older {
-            path: part,
-            len,
-            bytes,
-        }]);
+        let part = match self.disk.stat(&part) {
+            Ok(stat) => Older::by(part, &stat, self.fs_block),
+            Err(_) => Older {
+                path: part,
+                len: 0,
+                bytes: self.fs_block,
+            },
+        };
+        let bytes = part.bytes;
+        let (freed, stuck) = self.remove(vec![part]);
         let mut out = lock(&self.out);
         out.older.extend(stuck);
         self.note(&out);
