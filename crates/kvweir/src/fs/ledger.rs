@@ -326,6 +326,16 @@ pub(crate) fn lock_name(n: u32) -> String {
     format!("member-{n:02}.lock")
 }
 
+/// The member whose lock file has this name.
+pub(crate) fn lock_member(name: &str) -> Option<u32> {
+    let n: u32 = name
+        .strip_prefix("member-")?
+        .strip_suffix(".lock")?
+        .parse()
+        .ok()?;
+    (n < MEMBERS && lock_name(n) == name).then_some(n)
+}
+
 /// Takes a lock, looking again and again for so long. Returns whether it is ours.
 pub(crate) fn lock_within(file: &dyn DiskFile, patience: Duration) -> io::Result<bool> {
     let pause = Bell::default();

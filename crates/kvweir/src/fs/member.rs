@@ -6,12 +6,12 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
     journal::{self, STATE_DIR},
-    ledger::{Entry, Found, Ledger, MEMBERS, Page},
+    ledger::{Entry, Found, Ledger, MEMBERS, Page, lock_member},
     whose::{host_name, unusable},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    io::{Disk, DiskFile},
+    io::{Disk, DiskFile, disk::FileKind},
 };
 
 /// Longest wait for the ledger when a root is opened.
@@ -99,8 +99,7 @@ fn living(ledger: &Ledger, numbers: impl Iterator<Item = u32>) -> io::Result<Vec
 fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32>> {
     let mut out = Vec::new();
     disk.list(&root.join(STATE_DIR), &mut |name, _| {
-        let n = name.strip_prefix("member-").and_then(|n| n.strip_suffix(".lock"));
-        out.extend(n.and_then(|n| n.parse::<u32>().ok()).filter(|&n| n < MEMBERS));
+        out.extend(name.to_str().and_then(lock_member));
     })?;
     Ok(out)
 }
@@ -229,8 +228,9 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
 pub(crate) fn forget_files(disk: &dyn Disk, root: &Path, gone: &dyn Fn(u32) -> bool) -> io::Result<()> {
     let dir = root.join(STATE_DIR);
     let mut old = Vec::new();
-    disk.list(&dir, &mut |name, _| {
-        if let Some((_, m, _)) = journal::parse_name(name)
+    disk.list(&dir, &mut |name, kind| {
+        if let Some((_, m, _)) = name.to_str().and_then(journal::parse_name)
+            && kind != Some(FileKind::Dir)
             && gone(m)
         {
             old.push(dir.join(name));

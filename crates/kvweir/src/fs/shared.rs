@@ -424,8 +424,9 @@ impl Shared {
         };
         let mut found = None;
         self.disk.list(dir, &mut |name, _| {
-            if found.is_none() && name_fingerprint(name, v.fan, v.leaf, seed) == Some(v.fp) {
-                found = Some(name.to_owned());
+            let is_it = |n: &&str| name_fingerprint(n, v.fan, v.leaf, seed) == Some(v.fp);
+            if found.is_none() {
+                found = name.to_str().filter(is_it).map(str::to_owned);
             }
         })?;
         Ok(found)

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashSet,
+    ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
 };
@@ -116,7 +117,7 @@ impl Walk<'_> {
             stat: &stat,
         });
         for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
-            if kind == FileKind::Dir && (is_namespace(&name) || name == self.own) {
+            if self.namespace(&name, kind).is_some() {
                 continue;
             }
             self.count_foreign(&self.root.join(&name), &mut survey)?;
@@ -131,16 +132,16 @@ impl Walk<'_> {
         let mut tasks = Vec::new();
         for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
             let path = self.root.join(&name);
-            if kind != FileKind::Dir || !is_namespace(&name) && name != self.own {
+            let Some(name) = self.namespace(&name, kind) else {
                 continue;
-            }
-            if self.watch.is_some_and(|w| !w.wants(&name)) {
+            };
+            if self.watch.is_some_and(|w| !w.wants(name)) {
                 continue;
             }
             let number = if name == self.own {
                 Some(0)
             } else {
-                (self.number)(&name)
+                (self.number)(name)
             };
             let Some(number) = number else {
                 self.count_foreign(&path, &mut survey)?;
@@ -156,7 +157,11 @@ impl Walk<'_> {
                 stat: &stat,
             });
             for (name, kind) in self.entries(&path)?.unwrap_or_default() {
-                match parse_high(&name).filter(|_| kind == FileKind::Dir) {
+                match name
+                    .to_str()
+                    .and_then(parse_high)
+                    .filter(|_| kind == FileKind::Dir)
+                {
                     Some(high) => tasks.push(Task {
                         namespace: number,
                         ns_dir: path.clone(),
@@ -219,7 +224,11 @@ impl Walk<'_> {
         let mut any = false;
         for (name, kind) in entries {
             let path = task.dir.join(&name);
-            match parse_leaf(&name).filter(|_| kind == FileKind::Dir) {
+            match name
+                .to_str()
+                .and_then(parse_leaf)
+                .filter(|_| kind == FileKind::Dir)
+            {
                 Some((low, leaf)) => {
                     let at = (Fan(task.high << 8 | low), leaf);
                     any |= self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
@@ -276,7 +285,9 @@ impl Walk<'_> {
         let mut blocks = 0;
         for (name, kind) in entries {
             let path = dir.join(&name);
-            match parse_file(&name, fan, leaf) {
+            // what we write is ASCII: any other name is foreign
+            let text = name.to_str().unwrap_or_default();
+            match parse_file(text, fan, leaf) {
                 Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
                     if let Some(stat) = self.look(&path)? {
                         self.tell(|| Met::Temp {
@@ -285,7 +296,7 @@ impl Walk<'_> {
                         });
                     }
                 }
-                Parsed::Temp if kind == FileKind::File && !self.sweeps(&name) => {}
+                Parsed::Temp if kind == FileKind::File && !self.sweeps(text) => {}
                 Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => {
                         return Err(Error::io("sweep leftover temporary", path.display(), e));
@@ -293,7 +304,7 @@ impl Walk<'_> {
                     _ => out.swept += 1,
                 },
                 Parsed::Block(key) if kind == FileKind::File => {
-                    let Some(fp) = name_fingerprint(&name, fan, leaf, seed) else {
+                    let Some(fp) = name_fingerprint(text, fan, leaf, seed) else {
                         continue;
                     };
                     if only.is_some_and(|o| !o.contains(&fp)) {
@@ -308,7 +319,7 @@ impl Walk<'_> {
                         watch.met(Met::Block(&BlockFile {
                             namespace: ns,
                             dir: &dir,
-                            name: &name,
+                            name: text,
                             fp,
                             fan,
                             leaf,
@@ -349,6 +360,12 @@ impl Walk<'_> {
         out.dir_bytes += cost;
         dirs.found_dir(ns, fan, Some(leaf), cost);
         Ok(true)
+    }
+
+    /// The name of an entry of the root, if it is a namespace's directory.
+    fn namespace<'n>(&self, name: &'n OsStr, kind: FileKind) -> Option<&'n str> {
+        let name = name.to_str().filter(|_| kind == FileKind::Dir)?;
+        (is_namespace(name) || name == self.own).then_some(name)
     }
 
     fn sweeps(&self, name: &str) -> bool {
@@ -406,7 +423,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts the state directory: journals are their members' to count.
+    /// Counts the state directory and all below it: journals are their members' to count.
     fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
         let Some(stat) = self.look(path)? else {
             return Ok(());
@@ -414,7 +431,8 @@ impl Walk<'_> {
         self.tell(|| Met::Own { path, stat: &stat });
         out.common_bytes += stat.allocated;
         for (name, kind) in self.entries(path)?.unwrap_or_default() {
-            if parse_name(&name).is_some() && self.watch.is_none() {
+            let journal = kind == FileKind::File && name.to_str().and_then(parse_name).is_some();
+            if journal && self.watch.is_none() {
                 continue;
             }
             let at = path.join(&name);
@@ -423,12 +441,11 @@ impl Walk<'_> {
                 path: &at,
                 stat: &stat,
             });
-            if kind == FileKind::File {
-                out.common_bytes += stat.counted(self.fs_block);
-            } else {
-                out.common_bytes += stat.allocated;
-                self.tell_below(&at)?;
-            }
+            out.common_bytes += match kind {
+                FileKind::File => stat.counted(self.fs_block),
+                FileKind::Dir => stat.allocated + self.own_below(&at)?,
+                FileKind::Other => stat.allocated,
+            };
         }
         Ok(())
     }
@@ -443,7 +460,7 @@ impl Walk<'_> {
     }
 
     /// The entries of a directory; `None`: a watcher was told that it cannot be read.
-    pub(crate) fn entries(&self, dir: &Path) -> Result<Option<Vec<(String, FileKind)>>> {
+    pub(crate) fn entries(&self, dir: &Path) -> Result<Option<Vec<(OsString, FileKind)>>> {
         let mut names = Vec::new();
         match self
             .disk

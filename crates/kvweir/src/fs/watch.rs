@@ -1,7 +1,7 @@
 //! A walk that is watched, by the operator commands: it changes nothing, tells what it meets, and goes on where
 //! something cannot be read.
 
-use std::{io, path::Path};
+use std::{ffi::OsStr, io, path::Path};
 
 use super::{
     layout::{Fan, Leaf, is_namespace},
@@ -85,11 +85,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Tells of what lies below a directory in the state directory, where nothing of ours does.
-    pub(crate) fn tell_below(&self, dir: &Path) -> Result<()> {
-        if self.watch.is_none() {
-            return Ok(());
-        }
+    /// Bytes of what lies below a directory in the state directory, where nothing of ours does; a watcher is told.
+    pub(crate) fn own_below(&self, dir: &Path) -> Result<u64> {
+        let mut bytes = 0;
         let mut stack = vec![dir.to_owned()];
         while let Some(d) = stack.pop() {
             for (name, _) in self.entries(&d)?.unwrap_or_default() {
@@ -99,20 +97,21 @@ impl Walk<'_> {
                     path: &path,
                     stat: &stat,
                 });
+                bytes += match stat.kind {
+                    FileKind::File => stat.counted(self.fs_block),
+                    FileKind::Dir | FileKind::Other => stat.allocated,
+                };
                 if stat.kind == FileKind::Dir {
                     stack.push(path);
                 }
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Whether `path` is the directory, just below the root, of a namespace's identity.
     pub(crate) fn is_config_dir(&self, path: &Path) -> bool {
-        path.parent() == Some(self.root)
-            && path
-                .file_name()
-                .and_then(|n| n.to_str())
-                .is_some_and(|n| is_namespace(&format!("{n}_r0")))
+        let name = path.file_name().and_then(OsStr::to_str);
+        path.parent() == Some(self.root) && name.is_some_and(|n| is_namespace(&format!("{n}_r0")))
     }
 }

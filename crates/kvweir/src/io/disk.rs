@@ -2,6 +2,7 @@
 //! it; [`OsDisk`](super::OsDisk) is the operating system.
 
 use std::{
+    ffi::OsStr,
     fmt::Debug,
     io::{self, IoSlice, IoSliceMut},
     os::fd::BorrowedFd,
@@ -101,8 +102,9 @@ pub trait Disk: Send + Sync + Debug {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Calls `each` with the name and, where the system tells it for free, the kind of every entry.
-    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()>;
+    /// Calls `each` with the name, whatever bytes it is made of, and, where the system tells it for free, the kind of
+    /// every entry.
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&OsStr, Option<FileKind>)) -> io::Result<()>;
     /// What lies at `path`, links not followed.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// Space on the file system of `path`.

@@ -6,7 +6,9 @@
 mod tests;
 
 use std::{
+    ffi::{OsStr, OsString},
     io::{self, IoSlice, IoSliceMut},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -83,7 +85,7 @@ pub struct Rule {
     fault: Fault,
     skip: u64,
     times: u64,
-    path: Option<String>,
+    path: Option<OsString>,
     direct_only: bool,
 }
 
@@ -129,7 +131,7 @@ impl Rule {
 
     /// Only calls whose path contains `part`.
     #[must_use]
-    pub fn path(mut self, part: impl Into<String>) -> Self {
+    pub fn path(mut self, part: impl Into<OsString>) -> Self {
         self.path = Some(part.into());
         self
     }
@@ -203,11 +205,10 @@ impl Plan {
         if let Some(log) = &mut plan.log {
             log.push((op, path.to_owned()));
         }
-        let text = path.to_string_lossy();
         let hit = plan.rules.iter_mut().find_map(|r| {
             let applies = r.op.is_none_or(|o| o == op)
                 && (direct || !r.direct_only)
-                && r.path.as_ref().is_none_or(|p| text.contains(p.as_str()));
+                && r.path.as_ref().is_none_or(|p| contains(path.as_os_str(), p));
             if !applies || r.times == 0 {
                 return None;
             }
@@ -263,6 +264,12 @@ impl Plan {
         });
         full_at.map(|n| n.saturating_sub(self.0.held.load(Ordering::Relaxed)))
     }
+}
+
+/// Whether the bytes of `part` stand somewhere in `path`.
+fn contains(path: &OsStr, part: &OsStr) -> bool {
+    let (path, part) = (path.as_bytes(), part.as_bytes());
+    part.is_empty() || path.windows(part.len()).any(|w| w == part)
 }
 
 /// A disk over another one. Clones share the rules.
@@ -384,7 +391,7 @@ impl Disk for FaultDisk {
         self.inner.remove_dir(path)
     }
 
-    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()> {
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&OsStr, Option<FileKind>)) -> io::Result<()> {
         self.plan.check(Op::List, path, false)?;
         self.inner.list(path, each)
     }

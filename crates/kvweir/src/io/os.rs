@@ -1,6 +1,7 @@
 //! The operating system as a [`Disk`]: Linux calls through `rustix`, no copies, no buffering of our own.
 
 use std::{
+    ffi::OsStr,
     fs::{DirBuilder, File, OpenOptions},
     io::{self, IoSlice, IoSliceMut},
     os::{
@@ -95,7 +96,7 @@ impl Disk for OsDisk {
         std::fs::remove_dir(path)
     }
 
-    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()> {
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&OsStr, Option<FileKind>)) -> io::Result<()> {
         for entry in std::fs::read_dir(path)? {
             let entry = entry?;
             let kind = entry.file_type().ok().map(|t| match (t.is_file(), t.is_dir()) {
@@ -103,8 +104,7 @@ impl Disk for OsDisk {
                 (_, true) => FileKind::Dir,
                 _ => FileKind::Other,
             });
-            // a name that is not UTF-8 is shown lossily: it can only be foreign
-            each(&entry.file_name().to_string_lossy(), kind);
+            each(&entry.file_name(), kind);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::{OsStr, OsString},
     io::{self, IoSlice, IoSliceMut},
     path::{Path, PathBuf},
     sync::Arc,
@@ -400,8 +401,8 @@ impl Disk for SimDisk {
         }
     }
 
-    fn list(&self, path: &Path, each: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()> {
-        let found: Vec<(String, FileKind)> = {
+    fn list(&self, path: &Path, each: &mut dyn FnMut(&OsStr, Option<FileKind>)) -> io::Result<()> {
+        let found: Vec<(OsString, FileKind)> = {
             let t = self.tree()?;
             match t.nodes.get(path) {
                 Some(Node::Dir) => {}
@@ -414,7 +415,7 @@ impl Disk for SimDisk {
                 .take_while(|(p, _)| p.starts_with(path))
                 .filter(|(p, _)| p.parent() == Some(path))
                 .map(|(p, n)| {
-                    let name = p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let name = p.file_name().unwrap_or_default().to_owned();
                     let kind = match n {
                         Node::Dir => FileKind::Dir,
                         Node::File(_) => FileKind::File,

@@ -129,7 +129,9 @@ impl Shared {
         let at = Location::of_extent(Part::Table, 0);
         let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
         let mut names = Vec::new();
-        match self.disk.list(&dir, &mut |name, _| names.push(name.to_owned())) {
+        match self.disk.list(&dir, &mut |name, _| {
+            names.extend(name.to_str().map(str::to_owned))
+        }) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }

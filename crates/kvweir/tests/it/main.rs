@@ -17,6 +17,8 @@ mod crash;
 #[cfg(test)]
 mod engines;
 #[cfg(test)]
+mod foreign_names;
+#[cfg(test)]
 mod fs_bound;
 #[cfg(test)]
 mod fs_events;

@@ -82,7 +82,7 @@ impl Disk for Hook {
     fn remove_dir(&self, p: &Path) -> io::Result<()> {
         OsDisk.remove_dir(p)
     }
-    fn list(&self, p: &Path, e: &mut dyn FnMut(&str, Option<FileKind>)) -> io::Result<()> {
+    fn list(&self, p: &Path, e: &mut dyn FnMut(&std::ffi::OsStr, Option<FileKind>)) -> io::Result<()> {
         (self.f)("list", p)?;
         OsDisk.list(p, e)
     }

@@ -243,7 +243,7 @@ impl Admin {
         };
         let mut shared = false;
         self.disk.list(&self.root, &mut |other, _| {
-            shared |= split(other).is_some_and(|(b, _)| b == base);
+            shared |= other.to_str().and_then(split).is_some_and(|(b, _)| b == base);
         })?;
         let dir = self.root.join(base);
         if shared || self.disk.stat(&dir).is_err() {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     super::{
         journal::STATE_DIR,
-        ledger::{Ledger, Look, MEMBERS, Page, lock_name, lock_within},
+        ledger::{Ledger, Look, Page, lock_member, lock_name, lock_within},
     },
     Admin,
 };
@@ -104,8 +104,7 @@ impl Admin {
         let dir = self.root.join(STATE_DIR);
         let mut numbers = BTreeSet::new();
         match self.disk.list(&dir, &mut |name, _| {
-            let n = name.strip_prefix("member-").and_then(|n| n.strip_suffix(".lock"));
-            numbers.extend(n.and_then(|n| n.parse::<u32>().ok()).filter(|&n| n < MEMBERS));
+            numbers.extend(name.to_str().and_then(lock_member));
         }) {
             Err(e) if classify(&e) != IoClass::Gone => {
                 return Err(Error::io("list locks", dir.display(), e));

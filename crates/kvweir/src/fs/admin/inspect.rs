@@ -229,7 +229,7 @@ impl Admin {
         let dir = self.root.join(STATE_DIR);
         // one that is not there has no journals
         let _ = self.disk.list(&dir, &mut |name, _| {
-            let Some((snapshot, member, generation)) = parse_name(name) else {
+            let Some((snapshot, member, generation)) = name.to_str().and_then(parse_name) else {
                 return;
             };
             let (bytes, newest) = journals.entry(member).or_default();

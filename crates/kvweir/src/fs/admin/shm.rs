@@ -5,8 +5,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -205,11 +206,11 @@ fn users(proc: &Path, files: &BTreeMap<&Path, FileId>) -> Result<BTreeMap<FileId
 fn files_of(process: &Path, files: &BTreeMap<&Path, FileId>) -> io::Result<BTreeSet<FileId>> {
     let mut used = BTreeSet::new();
     let maps = std::fs::read(process.join("maps"))?;
-    for line in String::from_utf8_lossy(&maps).lines() {
-        used.extend(mapped(line));
+    for line in maps.split(|&b| b == b'\n') {
+        used.extend(mapped(&String::from_utf8_lossy(line)));
         // layered file systems tell another device there than elsewhere
-        let path = line.find('/').and_then(|at| line.get(at..)).unwrap_or_default();
-        used.extend(files.get(Path::new(path)));
+        let path = line.iter().position(|&b| b == b'/').and_then(|at| line.get(at..));
+        used.extend(files.get(Path::new(OsStr::from_bytes(path.unwrap_or_default()))));
     }
     for fd in std::fs::read_dir(process.join("fd"))? {
         match std::fs::metadata(fd?.path()) {

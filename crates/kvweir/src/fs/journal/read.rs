@@ -13,7 +13,7 @@ use super::{
 };
 use crate::io::{
     Disk, DiskFile,
-    disk::{OpenMode, read_all_at},
+    disk::{FileKind, OpenMode, read_all_at},
 };
 
 /// Why a journal cannot be used: the tree is to be walked.
@@ -46,8 +46,9 @@ impl std::fmt::Display for Unusable {
 /// Files of a member in a state directory, by generation.
 pub(crate) fn files_of(disk: &dyn Disk, root: &Path, member: u32) -> io::Result<Vec<(bool, u32)>> {
     let mut found = Vec::new();
-    disk.list(&root.join(STATE_DIR), &mut |name, _| {
-        if let Some((snapshot, m, generation)) = parse_name(name)
+    disk.list(&root.join(STATE_DIR), &mut |name, kind| {
+        if let Some((snapshot, m, generation)) = name.to_str().and_then(parse_name)
+            && kind != Some(FileKind::Dir)
             && m == member
         {
             found.push((snapshot, generation));

@@ -1,7 +1,9 @@
 //! The file system below the root: kind, mount options, direct I/O, space, inodes, quota.
 
 use std::{
+    ffi::OsString,
     io::IoSliceMut,
+    os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +17,7 @@ const LOW: f64 = 0.05;
 
 pub(super) fn checks(root: &Path, some_file: Option<&Path>) -> Vec<Check> {
     let mut out = Vec::new();
-    match std::fs::read_to_string("/proc/self/mountinfo") {
+    match std::fs::read("/proc/self/mountinfo") {
         Ok(text) => match mount_of(&text, root) {
             Some(m) => out.extend([kind(&m), options(&m), quota(&m)]),
             None => out.push(Check::warn(
@@ -40,22 +42,24 @@ pub(super) fn checks(root: &Path, some_file: Option<&Path>) -> Vec<Check> {
 struct Mount {
     point: PathBuf,
     kind: String,
-    source: String,
+    source: PathBuf,
     options: Vec<String>,
 }
 
 /// The mount that `root` lies on: the longest of those that lead to it, the last of equals.
-fn mount_of(text: &str, root: &Path) -> Option<Mount> {
-    let mounts = text.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let (left, right): (Vec<_>, Vec<_>) = (left.split(' ').collect(), right.split(' ').collect());
-        let split = |s: &&str| s.split(',').map(str::to_owned).collect::<Vec<_>>();
+fn mount_of(text: &[u8], root: &Path) -> Option<Mount> {
+    let mounts = text.split(|&b| b == b'\n').filter_map(|line| {
+        let words: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let dash = words.iter().position(|w| *w == b"-")?;
+        let (left, right) = words.split_at_checked(dash)?;
+        let lossy = |w: &&[u8]| String::from_utf8_lossy(w).into_owned();
+        let split = |w: &&[u8]| lossy(w).split(',').map(str::to_owned).collect::<Vec<_>>();
         let mut options = left.get(5).map(split)?;
-        options.extend(right.get(2).map(split).unwrap_or_default());
+        options.extend(right.get(3).map(split).unwrap_or_default());
         Some(Mount {
-            point: unescape(left.get(4)?).into(),
-            kind: (*right.first()?).to_owned(),
-            source: unescape(right.get(1)?),
+            point: unescape(left.get(4)?),
+            kind: right.get(1).map(lossy)?,
+            source: unescape(right.get(2)?),
             options,
         })
     });
@@ -64,15 +68,23 @@ fn mount_of(text: &str, root: &Path) -> Option<Mount> {
         .max_by_key(|m| m.point.as_os_str().len())
 }
 
-/// Blanks and their like are written `\040`.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |t, (from, to)| t.replace(from, to))
+/// Blanks and their like are written `\040`; other bytes stand for themselves, UTF-8 or not.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = after.first_chunk::<3>().filter(|_| first == b'\\');
+        let code = octal.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        out.push(code.unwrap_or(first));
+        rest = after
+            .get(if code.is_some() { 3 } else { 0 }..)
+            .unwrap_or_default();
+    }
+    OsString::from_vec(out).into()
 }
 
 fn kind(m: &Mount) -> Check {
-    let found = format!("{} ({} at {})", m.kind, m.source, m.point.display());
+    let found = format!("{} ({} at {})", m.kind, m.source.display(), m.point.display());
     match m.kind.as_str() {
         "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "bcachefs" => Check::ok("file system", found),
         "tmpfs" | "ramfs" => Check::warn(
@@ -226,6 +238,8 @@ fn space(root: &Path) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
     use super::*;
 
     #[test]
@@ -233,6 +247,7 @@ mod tests {
         let text = "24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro\n\
                     30 24 0:25 / /mnt/my\\040disk rw,noatime - xfs /dev/nvme0n1 rw,prjquota\n\
                     31 24 0:26 / /mnt/my rw - tmpfs tmpfs rw\n";
+        let mount_of = |text: &str, root| mount_of(text.as_bytes(), root);
         let m = mount_of(text, Path::new("/mnt/my disk/kv")).unwrap();
         assert_eq!(
             (m.kind.as_str(), m.point.as_path()),
@@ -245,10 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_whose_name_is_no_text_hides_no_other() {
+        let text = b"24 1 254:0 / / rw - ext4 /dev/vda rw\n30 24 0:25 / /d\xe9\\134\\134\xe9 rw - xfs /dev/\xe9 rw\n";
+        let root = Path::new(OsStr::from_bytes(b"/d\xe9\\\\\xe9/kv"));
+        assert_eq!(mount_of(text, root).unwrap().kind, "xfs");
+        assert_eq!(mount_of(text, Path::new("/kv")).unwrap().kind, "ext4");
+    }
+
+    #[test]
     fn mount_options_that_slow_a_cache_are_told() {
         let level = |kind: &str, given: &str| {
             let text = format!("24 1 254:0 / / rw - {kind} /dev/vda {given}\n");
-            options(&mount_of(&text, Path::new("/kv")).unwrap()).level
+            options(&mount_of(text.as_bytes(), Path::new("/kv")).unwrap()).level
         };
         use super::super::Level;
         for (kind, given, want) in [
