@@ -8,7 +8,13 @@ use crate::{commands, interrupt, output, settings::SettingError, trace::LineErro
 
 /// Weir for KV caches: host memory overflows to disk, each tier within its bound.
 #[derive(Debug, Parser)]
-#[command(name = "kvweir", version, about, max_term_width = 100)]
+#[command(
+    name = "kvweir",
+    version,
+    about,
+    max_term_width = 100,
+    args_override_self = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -72,7 +78,7 @@ pub(crate) enum Ending {
     Good,
     /// It ran and found what must not be, such as wrong bytes. Exit code 1.
     Bad,
-    /// A signal ended it early. Exit code 130.
+    /// A signal ended it early. Exit code 128 and the signal's number.
     Interrupted,
 }
 
@@ -95,7 +101,12 @@ impl std::error::Error for UsageError {}
 
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
-    let ending = match Cli::parse().command {
+    output::want_json(asks_for_json(std::env::args_os()));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return refused(&e),
+    };
+    let ending = match cli.command {
         Some(Command::Replay(args)) => commands::replay::run(*args),
         Some(Command::Bench(args)) => commands::bench::run(&args),
         Some(Command::Inspect(args)) => commands::inspect::run(&args),
@@ -112,13 +123,41 @@ pub(crate) fn main() -> ExitCode {
     match ending {
         Ok(Ending::Good) => ExitCode::SUCCESS,
         Ok(Ending::Bad) => ExitCode::FAILURE,
-        Ok(Ending::Interrupted) => ExitCode::from(interrupt::EXIT),
+        Ok(Ending::Interrupted) => ExitCode::from(interrupt::exit_code()),
         Err(e) => {
             let (code, hint) = judge(&e);
-            output::error(&e, hint.as_deref());
+            let message = output::line(&e);
+            output::error(&message, hint.as_deref(), code);
             ExitCode::from(code)
         }
     }
+}
+
+/// Whether the command line asks for JSON; also one that cannot be read.
+fn asks_for_json(args: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let words = args.take_while(|a| a != "--");
+    // of a repeated flag the last counts
+    words
+        .filter_map(|a| match a.to_str()? {
+            "--json" | "--json=true" => Some(true),
+            "--json=false" => Some(false),
+            _ => None,
+        })
+        .last()
+        .unwrap_or(false)
+}
+
+/// The command line cannot be read, or asks for help.
+fn refused(e: &clap::Error) -> ExitCode {
+    let code = u8::try_from(e.exit_code()).unwrap_or(2);
+    // in the parser's own words, with its hints
+    let _ = e.print();
+    if code != 0 {
+        let text = e.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        output::error_object(first.trim_start_matches("error: "), None, code);
+    }
+    ExitCode::from(code)
 }
 
 /// Exit code and hint of an error: 2 if the user can mend it by other input, else 1.

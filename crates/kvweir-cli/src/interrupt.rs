@@ -1,25 +1,109 @@
-//! SIGINT and SIGTERM: the first asks the run to end cleanly, the second ends the process at once.
+//! SIGINT, SIGTERM and SIGHUP: the first asks the run to end cleanly; one that comes over a second later ends the
+//! process at once. Those within a second are one: `timeout` sends two, and so does who presses keys in a hurry.
 
 use std::{
-    io,
-    sync::{Arc, atomic::AtomicBool},
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
+    thread,
+    time::Duration,
 };
 
+use kvweir::clock::{Clock, SystemClock};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    flag,
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
 };
 
-/// Exit code after an interrupt, as shells know it.
-pub(crate) const EXIT: u8 = 130;
+use crate::{
+    output,
+    progress::Progress,
+    summary::table::{bytes, count},
+};
+
+/// Signals that come within this time of the first are one with it.
+const ONE: Duration = Duration::from_secs(1);
+
+/// The last signal that came; 0: none.
+static CAUGHT: AtomicI32 = AtomicI32::new(0);
+
+/// Exit code of a run that a signal ended, as shells know it: 128 and the signal's number.
+pub(crate) fn exit_code() -> u8 {
+    let signal = match CAUGHT.load(Ordering::Relaxed) {
+        0 => SIGINT,
+        n => n,
+    };
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
 
 /// Starts listening; the flag is set by the first signal.
 pub(crate) fn listen() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: a second signal finds the flag set and exits.
-        flag::register_conditional_shutdown(signal, i32::from(EXIT), Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
-    }
+    let set = Arc::clone(&stop);
+    on_signal(move || set.store(true, Ordering::Relaxed))?;
     Ok(stop)
+}
+
+/// Calls `first`, on a thread of its own, when a signal comes; a later one ends the process.
+pub(crate) fn on_signal(first: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let ignored = ignored();
+    // under nohup, or in the background of a script, a signal is not for us
+    let heeded = [SIGHUP, SIGINT, SIGTERM]
+        .into_iter()
+        .filter(|s| ignored >> (s - 1) & 1 == 0);
+    let mut signals = Signals::new(heeded)?;
+    let clock = SystemClock::new();
+    let mut first = Some(first);
+    let mut began = clock.now();
+    let listen = move || {
+        for signal in signals.forever() {
+            let again = clock.now().since(began) >= ONE;
+            if first.is_none() && again {
+                CAUGHT.store(signal, Ordering::Relaxed);
+                std::process::exit(i32::from(exit_code()));
+            }
+            if let Some(first) = first.take() {
+                CAUGHT.store(signal, Ordering::Relaxed);
+                began = clock.now();
+                first();
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("kvweir-signals".into())
+        .spawn(listen)?;
+    Ok(())
+}
+
+/// For commands on a root, which any kill may end: a signal ends the process, and first it is said how far the command
+/// came.
+pub(crate) fn tell_how_far(progress: &Progress) -> io::Result<()> {
+    let progress = progress.clone();
+    on_signal(move || {
+        let far = progress.far();
+        progress.finish();
+        let rest = "what was done stays, and the same command goes on from there";
+        let blocks = match far.of_blocks {
+            0 => String::new(),
+            all => format!(
+                " after {} of {} blocks, {} read",
+                count(far.blocks),
+                count(all),
+                bytes(far.bytes)
+            ),
+        };
+        let message = format!("interrupted{blocks}: {rest}");
+        output::error(&message, None, exit_code());
+        std::process::exit(i32::from(exit_code()));
+    })
+}
+
+/// The signals that whoever started us wants ignored, as a mask.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok())
+        .unwrap_or_default()
 }

@@ -10,6 +10,7 @@ mod output;
 mod progress;
 mod replay;
 mod report;
+mod scratch;
 mod settings;
 mod summary;
 mod trace;

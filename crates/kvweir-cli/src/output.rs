@@ -1,9 +1,23 @@
 //! The only way out: results to stdout, everything said to people to stderr.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Whether errors go to stdout too, as JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+/// Whether a result went to stdout: it is one object.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Whoever reads stdout wants JSON.
+pub(crate) fn want_json(yes: bool) {
+    JSON.fetch_or(yes, Ordering::Relaxed);
+}
 
 /// Writes to stdout. A reader that went away is not an error.
 pub(crate) fn result(text: &str) -> io::Result<()> {
+    TOLD.store(true, Ordering::Relaxed);
     let mut out = io::stdout().lock();
     match writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -16,11 +30,25 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Tells an error, its causes in the same line, and what to do about it in the next.
-pub(crate) fn error(e: &anyhow::Error, hint: Option<&str>) {
-    let line = format!("{e:#}").replace('\n', " ");
-    say(&format!("error: {line}"));
+/// An error and its causes in one line.
+pub(crate) fn line(e: &anyhow::Error) -> String {
+    format!("{e:#}").replace('\n', " ")
+}
+
+/// Tells an error, and what to do about it in the next line; as an object too, where JSON is wanted.
+pub(crate) fn error(message: &str, hint: Option<&str>, code: u8) {
+    say(&format!("error: {message}"));
     if let Some(hint) = hint {
         say(&format!("help: {hint}"));
+    }
+    error_object(message, hint, code);
+}
+
+/// Tells an error as an object, where JSON is wanted.
+pub(crate) fn error_object(message: &str, hint: Option<&str>, code: u8) {
+    if JSON.load(Ordering::Relaxed) && !TOLD.load(Ordering::Relaxed) {
+        let error = serde_json::json!({ "message": message, "help": hint, "exit_code": code });
+        // nobody is left to tell if that fails
+        let _ = result(&serde_json::json!({ "error": error }).to_string());
     }
 }

@@ -1,6 +1,9 @@
 //! The progress bar: requests or blocks, and bytes, with rates, on stderr and only where a person looks.
 
-use std::io::{IsTerminal, stderr};
+use std::{
+    io::{IsTerminal, stderr},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -15,6 +18,8 @@ const PHASES: &str = "{elapsed_precise} [{bar:32}] {pos:>3} %  {msg}";
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// How far a command on a root is, also where nobody sees the bar.
+    far: Arc<Mutex<kvweir::fs::admin::Progress>>,
 }
 
 impl Progress {
@@ -28,7 +33,10 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        Self { bar }
+        Self {
+            bar,
+            far: Arc::default(),
+        }
     }
 
     /// A bar for blocks of a root.
@@ -60,6 +68,7 @@ impl Progress {
 
     /// Tells how far a command on a root is.
     pub(crate) fn at(&self, now: kvweir::fs::admin::Progress) {
+        *self.far.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if self.bar.is_hidden() {
             return;
         }
@@ -69,10 +78,34 @@ impl Progress {
         self.bar.set_message(format!("{gb_s:.2} GB/s"));
     }
 
+    /// How far a command on a root is.
+    pub(crate) fn far(&self) -> kvweir::fs::admin::Progress {
+        *self.far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells that the bound is not reached yet.
+    pub(crate) fn settling(&self, above: u64) {
+        if !self.bar.is_hidden() {
+            let above = crate::summary::table::bytes(above);
+            self.bar
+                .set_message(format!("trimming to the bound: {above} above it"));
+        }
+    }
+
+    /// Tells how much of what was made is removed.
+    pub(crate) fn removing(&self, files: u64) {
+        if !self.bar.is_hidden() {
+            let files = crate::summary::table::count(files);
+            self.bar
+                .set_message(format!("removing the temporary directory: {files} files"));
+        }
+    }
+
     /// A bar nobody sees.
     pub(crate) fn hidden() -> Self {
         Self {
             bar: ProgressBar::hidden(),
+            far: Arc::default(),
         }
     }
 

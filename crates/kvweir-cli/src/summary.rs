@@ -42,6 +42,10 @@ pub(crate) struct Summary {
     pub(crate) write_amplification: f64,
     /// Whether the events, replayed into a set, give the directory's content; none if not checked.
     pub(crate) events_match_directory: Option<bool>,
+    /// The first difference, or why they were not compared.
+    pub(crate) events_note: Option<String>,
+    /// What the numbers mean and what to try, where they are not as one wants them.
+    pub(crate) notes: Vec<String>,
     /// Where the report was written.
     pub(crate) report: Option<PathBuf>,
 }
@@ -57,6 +61,8 @@ pub(crate) struct PrimarySummary {
     pub(crate) bytes: u64,
     /// Blocks evicted.
     pub(crate) evictions: u64,
+    /// Blocks that were computed and not kept: all slots were in use.
+    pub(crate) without_slot: u64,
 }
 
 /// One secondary tier.
@@ -106,6 +112,19 @@ pub(crate) struct TierSummary {
     pub(crate) pinned_peak: u64,
     /// Blocks pinned at the end; zero unless something leaks.
     pub(crate) pinned_end: u64,
+}
+
+impl TierSummary {
+    /// The bytes by which the tier is above its bound at the end, in words.
+    pub(crate) fn above_bound(&self) -> Option<String> {
+        let bound = self.bound_bytes?;
+        let above = self.bytes_resident.checked_sub(bound).filter(|n| *n > 0)?;
+        Some(format!(
+            "{} are left above the bound of {}: the next run that opens the root goes on removing",
+            table::bytes(above),
+            table::bytes(bound)
+        ))
+    }
 }
 
 /// Latencies of one operation.

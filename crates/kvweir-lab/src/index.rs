@@ -5,7 +5,7 @@ use anyhow::Result;
 use kvweir::{
     Key,
     clock::Clock,
-    fs::{FsBuilder, FsSettings, FsTier},
+    fs::{FsBuilder, FsSettings, FsTier, Layout},
     namespace::{Identity, Namespace},
     tier::{Lookup, RequestId, Tier},
 };
@@ -120,6 +120,7 @@ impl<'a> Bench<'a> {
         let dir = tempfile::tempdir()?;
         let settings = FsSettings {
             max_bytes: Some(1 << 60),
+            layout: Layout::Fs,
             ..FsSettings::new(dir.path().join("kv"))
         };
         let ns = Namespace::new(&Identity::default())?;

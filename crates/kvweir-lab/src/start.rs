@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use kvweir::{
     clock::Clock,
-    fs::{FsBuilder, FsSettings, FsTier},
+    fs::{FsBuilder, FsSettings, FsTier, Layout},
     metrics::EvictReason,
     namespace::{Identity, Namespace},
     sync::Bell,
@@ -54,6 +54,7 @@ struct Opened {
 fn open(args: &Args, clock: &Arc<dyn Clock>, root: &Path, bound: u64, boot: Option<u8>) -> Result<Opened> {
     let settings = FsSettings {
         max_bytes: Some(bound),
+        layout: Layout::Fs,
         ..FsSettings::new(root)
     };
     let began = clock.now();

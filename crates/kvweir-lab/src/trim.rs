@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use kvweir::{
     clock::Clock,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{Disk, OsDisk, disk::FileKind},
     metrics::EvictReason,
     namespace::{Identity, Namespace},
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     let since = || clock.now().since(began).as_secs_f64();
     let settings = FsSettings {
         max_bytes: Some(bound),
+        layout: Layout::Fs,
         ..FsSettings::new(&root)
     };
     let mut tier = FsBuilder::new(settings, ns, args.block_bytes)

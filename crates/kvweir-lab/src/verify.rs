@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use kvweir::{
     clock::Clock,
     fs::{
-        FsBuilder, FsSettings,
+        FsBuilder, FsSettings, Layout,
         admin::{Admin, VerifyOptions},
     },
     io::{
@@ -116,6 +116,7 @@ fn store(args: &Args, root: &Path, kib: u64) -> Result<()> {
     let region = Region::new(slots, block, false)?;
     let settings = FsSettings {
         max_bytes: Some(1 << 44),
+        layout: Layout::Fs,
         ..FsSettings::new(root)
     };
     let mut tier = FsBuilder::new(settings, Namespace::new(&Identity::default())?, block)

@@ -16,8 +16,6 @@ mod outcome;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs::Permissions,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool, atomic::Ordering},
     time::Duration,
@@ -32,7 +30,6 @@ use kvweir::{
     sync::Bell,
     tier::Tier,
 };
-use tempfile::TempDir;
 
 pub(crate) use self::outcome::{Measure, Outcome, Step};
 use self::{
@@ -41,7 +38,9 @@ use self::{
     drive::{Driver, Faults},
     meter::{Amount, Phase},
 };
-use crate::{cli::UsageError, progress::Progress, summary::table::bytes as show, workload::SplitMix};
+use crate::{
+    cli::UsageError, progress::Progress, scratch::Scratch, summary::table::bytes as show, workload::SplitMix,
+};
 
 /// What a tier has on disk beside its blocks, with room to spare.
 const FIXED: u64 = 16 << 20;
@@ -236,16 +235,12 @@ pub(crate) fn run(plan: &Plan, told: &Progress, stop: &AtomicBool) -> Result<Out
     plan.check()?;
     let clock = SystemClock::shared();
     let unix_s = clock.unix_seconds();
-    let scratch = tempfile::Builder::new()
-        .prefix("kvweir-bench-")
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir_in(&plan.root)
-        .map_err(|e| {
-            let message = format!("no directory can be made in {}: {e}", plan.root.display());
-            refuse(message, "look at its permissions, or name another")
-        })?;
+    let scratch = Scratch::make(&plan.root, "kvweir-bench-").map_err(|e| {
+        let message = format!("no directory can be made in {}: {e}", plan.root.display());
+        refuse(message, "look at its permissions, or name another")
+    })?;
     let measured = Run::new(plan, &*clock, told, stop)?.all(scratch.path());
-    let kept = leave(scratch, plan.keep)?;
+    let kept = leave(scratch, plan.keep, told)?;
     let (done, device_is_direct) = measured?;
     Ok(Outcome {
         root: plan.root.clone(),
@@ -270,13 +265,14 @@ pub(crate) fn run(plan: &Plan, told: &Progress, stop: &AtomicBool) -> Result<Out
     })
 }
 
-fn leave(scratch: TempDir, keep: bool) -> Result<Option<PathBuf>> {
-    if keep {
-        return Ok(Some(scratch.keep()));
-    }
+fn leave(scratch: Scratch, keep: bool, told: &Progress) -> Result<Option<PathBuf>> {
     let path = scratch.path().to_owned();
+    if keep {
+        let kept = scratch.keep();
+        return kept.map(Some).with_context(|| format!("keep {}", path.display()));
+    }
     scratch
-        .close()
+        .remove(&|n| told.removing(n))
         .with_context(|| format!("remove {}", path.display()))?;
     Ok(None)
 }

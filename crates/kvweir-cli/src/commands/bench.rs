@@ -20,7 +20,8 @@ measured without a tier: direct writes and reads in one preallocated file, of wh
 (the limit) and of single blocks, by at most as many threads as the tier has. Then a real tier stores, loads
 what it stored, and does both. Every loaded block is looked at; a wrong byte ends the command with 1.
 
-Exit codes: 0 good, 1 wrong bytes or failed blocks, 2 it could not run, 130 interrupted.
+Exit codes: 0 good, 1 wrong bytes or failed blocks, 2 it could not run, 128 and the signal's
+number when interrupted (130: SIGINT).
 
 Examples:
   # Blocks of 64 KiB, 16 a job, 8 jobs under way
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     queue_depth: u32,
 
     /// Several numbers of jobs under way, one after the other: 1,2,4,8
-    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "queue_depth",
+    #[arg(long, value_name = "N,...", value_delimiter = ',', action = clap::ArgAction::Set, conflicts_with = "queue_depth",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     ramp: Vec<u32>,
 

@@ -1,6 +1,6 @@
 //! `kvweir convert`: blocks from files into extents and back.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kvweir::fs::{
     Layout,
     admin::{ConvertOptions, Converted},
@@ -9,6 +9,7 @@ use kvweir::fs::{
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
+    interrupt,
     progress::Progress,
     summary::table::{Section, bytes, count},
 };
@@ -87,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         max_bytes: args.max_bytes,
     };
     let progress = Progress::blocks(!args.root.json);
+    interrupt::tell_how_far(&progress).context("listen for signals")?;
     let report = root.convert(&options, &|now| progress.at(now), claim.as_ref());
     progress.finish();
     let report = report.or_could_not_run()?;

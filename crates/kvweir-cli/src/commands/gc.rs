@@ -2,12 +2,14 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kvweir::fs::admin::{Collected, GcOptions, RegionState};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
+    interrupt,
+    progress::Progress,
     summary::table::{Section, bytes, count},
 };
 
@@ -56,6 +58,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let root = admin::open(&args.root.root)?;
+    interrupt::tell_how_far(&Progress::hidden()).context("listen for signals")?;
     let claim = admin::claim(&root, args.yes)?;
     let options = GcOptions {
         older_than: args.older_than,

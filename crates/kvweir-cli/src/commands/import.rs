@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kvweir::fs::admin::{ImportOptions, Imported};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::{Ending, UsageError},
+    interrupt,
     progress::Progress,
     summary::table::{Section, bytes, count},
 };
@@ -79,6 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         block_bytes: args.block_bytes,
     };
     let progress = Progress::blocks(!args.root.json);
+    interrupt::tell_how_far(&progress).context("listen for signals")?;
     let source = args.into.is_some().then_some(&from);
     let report = into.import(source, &options, &|now| progress.at(now), claim.as_ref());
     progress.finish();

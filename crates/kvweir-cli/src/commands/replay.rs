@@ -15,6 +15,7 @@ use crate::{
     replay::{self, Outcome},
     report,
     settings::{Flags, ReplaySettings},
+    summary::TierSummary,
     trace::Notes,
 };
 
@@ -22,7 +23,8 @@ const EXAMPLES: &str = "\
 Settings may also come from a TOML file: each flag is a key there, with underscores. Flags win over
 the file, the file over the defaults.
 
-Exit codes: 0 good, 1 wrong bytes or a failed run, 2 bad settings or input, 130 interrupted.
+Exit codes: 0 good, 1 wrong bytes or a failed run, 2 bad settings or input, 128 and the signal's number when
+interrupted (130: SIGINT).
 
 Examples:
   # The built-in workload in a temporary directory, removed at the end
@@ -109,6 +111,12 @@ fn with_io(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Ending> {
         summary.report = written.is_ok().then(|| path.clone());
     }
     tell(&notes);
+    if let (Some(false), Some(first)) = (summary.events_match_directory, &summary.events_note) {
+        output::say(&format!("error: events and directory differ: {first}"));
+    }
+    for w in summary.tiers.iter().filter_map(TierSummary::above_bound) {
+        output::say(&format!("warning: {w}"));
+    }
     output::result(&if settings.json {
         summary.to_json()?
     } else {

@@ -1,10 +1,12 @@
 //! `kvweir trim`: oldest blocks first, down to a size.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
+    interrupt,
+    progress::Progress,
     summary::table::{bytes, count},
 };
 
@@ -46,6 +48,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let root = admin::open(&args.root.root)?;
+    interrupt::tell_how_far(&Progress::hidden()).context("listen for signals")?;
     let claim = admin::claim(&root, args.yes)?;
     let t = root.trim(args.to, claim.as_ref()).or_could_not_run()?;
     admin::show(args.root.json, &t, || {

@@ -1,12 +1,13 @@
 //! `kvweir verify`: every block against its trailer, name and namespace.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kvweir::fs::admin::{Repaired, Verification, VerifyOptions};
 use serde::Serialize;
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
+    interrupt,
     progress::Progress,
     summary::table::{Section, bytes, count},
 };
@@ -87,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         claim: claim.as_ref(),
     };
     let progress = Progress::blocks(!args.root.json);
+    interrupt::tell_how_far(&progress).context("listen for signals")?;
     let found = root.verify(&options, &|now| progress.at(now));
     progress.finish();
     let found = found.or_could_not_run()?;

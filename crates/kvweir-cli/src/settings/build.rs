@@ -44,7 +44,7 @@ impl ReplaySettings {
             root: read.path("root"),
             max_bytes: read.get("max_bytes", value::size)?,
             policy: read.word("policy", &policy)?,
-            threads: read.count("threads", 1..=1024)?.map(|n| n as usize),
+            threads: read.count("threads", 2..=512)?.map(|n| n as usize),
             io_timeout: Duration::try_from_secs_f64(read.need_real("io_timeout_s", |v| v >= 0.0)?)
                 .unwrap_or(Duration::MAX),
             bounce: read.word("bounce", &BounceMode::ALL.map(|mode| (mode.as_str(), mode)))?,

@@ -1,6 +1,8 @@
 //! What settings must be together, without looking at the disk.
 
-use super::{Origin, ReplaySettings, Result, SettingError};
+use kvweir::fs::Layout;
+
+use super::{Origin, ReplaySettings, Result, SettingError, value};
 
 const BLOCK_MAX: u64 = 2 << 30;
 impl ReplaySettings {
@@ -9,7 +11,7 @@ impl ReplaySettings {
         if self.block_bytes == 0 || self.block_bytes > BLOCK_MAX {
             return Err(self.refuse("block_bytes", "is out of range"));
         }
-        if self.primary_bytes < self.block_bytes {
+        if self.primary_slots() == 0 {
             let why = format!("holds not even one block of {}", self.tell("block_bytes"));
             return Err(self.refuse("primary_bytes", &why));
         }
@@ -24,9 +26,18 @@ impl ReplaySettings {
             let why = format!("lets not even one block of {} through", self.tell("block_bytes"));
             return Err(self.refuse("max_inflight_bytes", &why));
         }
+        if p.enabled && !self.hit_rate_only && self.max_inflight() < self.block_bytes {
+            let why = format!(
+                "is too small for {}: a quarter of it, {}, may be on its way to the file tier, which would store nothing",
+                self.tell("block_bytes"),
+                value::show_size(self.max_inflight()),
+            );
+            return Err(self.refuse("primary_bytes", &why));
+        }
         self.check_bound(kvweir::fs::min_bound(
             usize::try_from(self.block_bytes).unwrap_or(usize::MAX),
         ))?;
+        self.check_layout()?;
         self.check_mode()
     }
 
@@ -40,6 +51,44 @@ impl ReplaySettings {
             self.tell("block_bytes"),
         );
         Err(self.refuse("max_bytes", &why))
+    }
+
+    /// Blocks that the primary tier holds: each takes whole pages.
+    pub(crate) fn primary_slots(&self) -> u64 {
+        self.primary_bytes / kvweir::io::round_up(self.block_bytes.max(1), kvweir::io::PAGE as u64)
+    }
+
+    /// The most bytes of stores on their way to the file tier.
+    pub(crate) fn max_inflight(&self) -> u64 {
+        let usual = || kvweir::pressure::default_max_inflight(self.primary_bytes);
+        match self.pressure.enabled {
+            true => self.pressure.max_inflight_bytes.unwrap_or_else(usual),
+            false => u64::MAX,
+        }
+    }
+
+    fn check_layout(&self) -> Result<()> {
+        if self.layout != Layout::Pack || self.hit_rate_only {
+            return Ok(());
+        }
+        if self.read_only {
+            let why = format!("does not go with {}", self.tell("read_only"));
+            return Err(self.refuse("layout", &why));
+        }
+        let block_len = usize::try_from(self.block_bytes).unwrap_or(usize::MAX);
+        let least = kvweir::fs::min_pack_bound(block_len);
+        match self.max_bytes {
+            None => Err(self.refuse("layout", "needs `max_bytes`, which is unset")),
+            Some(max) if max < least => {
+                let why = format!(
+                    "is below the {least} bytes that {} needs with blocks of {}",
+                    self.tell("layout"),
+                    self.tell("block_bytes")
+                );
+                Err(self.refuse("max_bytes", &why))
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     fn check_mode(&self) -> Result<()> {

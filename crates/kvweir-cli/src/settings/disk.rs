@@ -11,8 +11,17 @@ use rustix::fs::Access;
 use super::{ReplaySettings, SettingError};
 
 impl ReplaySettings {
-    /// Checks the root and the place of the report.
+    /// Checks the root, the place of the report, and the memory.
     pub(super) fn check_paths(&self) -> Result<(), SettingError> {
+        let machine = rustix::system::sysinfo();
+        let memory = machine.totalram as u64 * u64::from(machine.mem_unit.max(1));
+        if self.primary_bytes > memory && !self.hit_rate_only {
+            let memory = crate::summary::table::bytes(memory);
+            return Err(self.refuse(
+                "primary_bytes",
+                &format!("is more than the {memory} of this machine"),
+            ));
+        }
         if let Some(root) = self.root.as_deref().filter(|_| !self.hit_rate_only) {
             self.check_dir("root", root)?;
         }

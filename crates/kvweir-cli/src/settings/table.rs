@@ -139,14 +139,14 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         unset "no bound with `root`, else 256MiB", TIER, SIZE,
         "The most bytes the file tier may occupy, everything below its root counted";
     policy "policy" Word = "lru", TIER, POLICIES, "What the file tier evicts";
-    threads "threads" Count unset "from CPU affinity and cgroup quota", TIER, "a whole number from 1 to 1024",
-        "I/O threads of the file tier";
+    threads "threads" Count unset "from CPU affinity and cgroup quota", TIER, "a whole number from 2 to 512",
+        "I/O threads of the file tier, of which half may store";
     io_timeout_s "io-timeout-s" Real = "30", TIER, "seconds; 0 = never",
         "A job whose I/O takes so long is given up, and the tier left alone for a while";
     bounce "bounce" Word = "auto", TIER, BOUNCES,
         "Load through a buffer of the tier, so that a load that hangs can be given up; auto: on network file systems";
     read_only "read-only" Switch = "false", TIER, SWITCH, "Change nothing below the root: load, and store nothing";
-    layout "layout" Word = "fs", TIER, LAYOUTS,
+    layout "layout" Word = "auto", TIER, LAYOUTS,
         "How new blocks are laid out: a file each, packed into large files, or auto: packed where that suits";
     engine "engine" Word = "threads", TIER, ENGINES, "Who moves packed blocks and reads large files";
     backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold stores back from a tier that cannot keep up";

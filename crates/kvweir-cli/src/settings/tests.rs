@@ -271,7 +271,7 @@ fn the_default_settings_file() {
     io_timeout_s = 30.0                      # default
     bounce = "auto"                          # default
     read_only = false                        # default
-    layout = "fs"                            # default
+    layout = "auto"                          # default
     engine = "threads"                       # default
 
     # Back-pressure

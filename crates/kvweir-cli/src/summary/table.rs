@@ -83,7 +83,15 @@ impl Summary {
             ),
             (
                 "primary tier".into(),
-                format!("{}, {} blocks evicted", bytes(p.bytes), count(p.evictions)),
+                match p.without_slot {
+                    0 => format!("{}, {} blocks evicted", bytes(p.bytes), count(p.evictions)),
+                    n => format!(
+                        "{}, {} blocks evicted, {} without a slot",
+                        bytes(p.bytes),
+                        count(p.evictions),
+                        count(n)
+                    ),
+                },
             ),
             ("secondary peak".into(), bytes(self.bytes_resident_peak)),
             (
@@ -93,12 +101,7 @@ impl Summary {
             ("restarts".into(), count(self.restarts)),
             ("elapsed".into(), format!("{:.2} s", self.elapsed_s)),
         ]);
-        if let Some(matches) = self.events_match_directory {
-            rows.push((
-                "events match directory".into(),
-                if matches { "yes" } else { "NO" }.to_owned(),
-            ));
-        }
+        rows.extend(self.events_row());
         if self.skipped_lines > 0 {
             rows.push(("bad lines skipped".into(), count(self.skipped_lines)));
         }
@@ -108,7 +111,18 @@ impl Summary {
         if let Some(path) = &self.report {
             rows.push(("report".into(), path.display().to_string()));
         }
+        rows.extend(self.notes.iter().map(|n| ("note".into(), n.clone())));
         rows
+    }
+
+    fn events_row(&self) -> Option<(Cow<'static, str>, String)> {
+        let text = match (self.events_match_directory, &self.events_note) {
+            (Some(true), _) => "yes".to_owned(),
+            (Some(false), _) => "NO".to_owned(),
+            (None, Some(why)) => format!("not checked: {why}"),
+            (None, None) => return None,
+        };
+        Some(("events match directory".into(), text))
     }
 
     fn tier_section(&self) -> Section {

@@ -21,6 +21,7 @@ pub(crate) fn sample() -> Summary {
             hit_rate: 0.6532,
             bytes: 64 << 20,
             evictions: 5_100,
+            without_slot: 0,
         },
         tiers: vec![TierSummary {
             name: String::from("fs"),
@@ -111,7 +112,8 @@ fn the_json() {
         "hits": 40000,
         "hit_rate": 0.6532,
         "bytes": 67108864,
-        "evictions": 5100
+        "evictions": 5100,
+        "without_slot": 0
       },
       "tiers": [
         {
@@ -168,6 +170,8 @@ fn the_json() {
       "bytes_resident_peak": 268435456,
       "write_amplification": 1.0625,
       "events_match_directory": true,
+      "events_note": null,
+      "notes": [],
       "report": null
     }
     "#);

@@ -9,7 +9,7 @@ use std::{
 use kvweir::{
     Key,
     block::Fingerprint,
-    fs::{FsBuilder, FsSettings, FsTier},
+    fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{PAGE, Region},
     namespace::{Identity, Namespace},
     tier::{JobId, RequestId, StoreBlock, StoreJob, Tier},
@@ -34,6 +34,7 @@ fn opened() -> (tempfile::TempDir, FsTier) {
     let dir = tempfile::tempdir().unwrap();
     let settings = FsSettings {
         max_bytes: Some(64 << 20),
+        layout: Layout::Fs,
         ..FsSettings::new(dir.path().join("kv"))
     };
     let ns = Namespace::new(&Identity::default()).unwrap();

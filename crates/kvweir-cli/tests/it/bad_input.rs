@@ -22,6 +22,15 @@ fn refused(files: &[(&str, &str)], args: &str, error: &str, hint: &str) {
     );
     assert!(second.contains(hint), "{context}\nwants {hint}");
     assert_eq!(lines.next(), None, "{context}");
+    // whoever wants JSON finds the error there too
+    let json = kvweir_in(dir.path(), words(&format!("{args} --json")), b"");
+    let object = json.json();
+    assert_eq!(json.code, 2, "{context}");
+    assert_eq!(
+        first,
+        format!("error: {}", object["error"]["message"].as_str().unwrap())
+    );
+    assert_eq!(object["error"]["exit_code"], 2, "{context}");
     let left: Vec<_> = fs::read_dir(dir.path())
         .unwrap()
         .map(|e| e.unwrap().file_name())
@@ -232,6 +241,119 @@ fn modes_that_do_not_go_together() {
         "does not go with `hit_rate_only",
         "",
     );
+}
+
+/// `--block-bytes 64MiB` with the default primary tier stored, dropped and refused nothing, and did not say so.
+#[test]
+fn sizes_that_do_not_go_together_are_named_both() {
+    refused(
+        &[],
+        "replay --root kv --block-bytes 64MiB",
+        "`primary_bytes = 64MiB` (default) is too small for `block_bytes = 64MiB` (flag --block-bytes)",
+        "",
+    );
+    refused(
+        &[],
+        "replay --root kv --block-bytes 5000 --primary-bytes 8000",
+        "`primary_bytes = 8000` (flag --primary-bytes) holds not even one block of `block_bytes = 5000`",
+        "",
+    );
+    refused(
+        &[],
+        "replay --root kv --primary-bytes 1EiB",
+        "`primary_bytes = 1EiB` (flag --primary-bytes) is more than",
+        "",
+    );
+    refused(
+        &[],
+        "replay --root kv --layout pack",
+        "`layout = pack` (flag --layout) needs `max_bytes`, which is unset",
+        "",
+    );
+    refused(
+        &[],
+        "replay --root kv --layout pack --max-bytes 1MiB --read-only",
+        "`layout = pack` (flag --layout) does not go with `read_only = true` (flag --read-only)",
+        "",
+    );
+    refused(
+        &[],
+        "replay --root kv --layout pack --max-bytes 400KiB",
+        "`max_bytes = 400KiB` (flag --max-bytes) is below the",
+        "",
+    );
+    for threads in [0, 1, 513] {
+        refused(
+            &[],
+            &format!("replay --root kv --threads {threads}"),
+            "is out of range",
+            "from 2 to 512",
+        );
+    }
+}
+
+#[test]
+fn of_a_repeated_flag_the_last_counts() {
+    let line = "replay --seed 1 --seed 2 --quiet --quiet=false --max-bytes 1GiB --capacity-bytes 2GiB --print-config";
+    let ran = kvweir_in(Path::new("."), words(line), b"");
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    for setting in ["seed = 2 ", "quiet = false ", "max_bytes = \"2GiB\" "] {
+        assert!(ran.stdout.contains(setting), "{setting}: {}", ran.stdout);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (line, code) in [
+        (
+            "bench . --block-size 1000 --block-size 4KiB --bytes 64KiB --ramp 1 --ramp 2,3 --json --json",
+            0,
+        ),
+        ("inspect . --json --json", 0),
+        ("trim . --to 1GiB --to 2GiB --json", 0),
+        ("gc . --no-shm --no-shm --older-than 1d --older-than 2d --json", 0),
+    ] {
+        let ran = kvweir_in(dir.path(), words(line), b"");
+        assert_eq!(ran.code, code, "{line}: {}", ran.stderr);
+        let json = ran.json();
+        if line.starts_with("bench") {
+            assert_eq!(json["steps"].as_array().unwrap().len(), 2, "the last --ramp");
+        }
+    }
+}
+
+#[test]
+fn errors_of_every_command_are_an_object_too_where_json_is_wanted() {
+    for line in [
+        "inspect none --json",
+        "verify none --json",
+        "trim none --to 1 --json",
+        "gc none --json",
+        "doctor none --json",
+        "import none --json",
+        "convert none --to fs --json",
+        "bench none --json",
+        "trim . --json",
+        "trim . --to lots --json",
+        "replay --alhpa 1 --json",
+        "replay --json=false --json --seed x",
+        "explode --json",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let ran = kvweir_in(dir.path(), words(line), b"");
+        assert_eq!(ran.code, 2, "{line}: {}", ran.stderr);
+        let error = &ran.json()["error"];
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            !message.is_empty() && ran.stderr.contains(message),
+            "{line}: {message} {}",
+            ran.stderr
+        );
+        assert_eq!(error["exit_code"], 2, "{line}");
+    }
+    let ran = kvweir_in(Path::new("."), words("replay --json --json=false --seed x"), b"");
+    assert_eq!(ran.stdout, "", "the last one counts");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("s.toml"), "json = true\nseed = -1\n").unwrap();
+    let ran = kvweir_in(dir.path(), words("replay --config s.toml"), b"");
+    assert!(ran.json()["error"]["message"].as_str().unwrap().contains("seed"));
 }
 
 #[test]

@@ -69,7 +69,9 @@ fn watched(args: &[&str], bound: u64) {
     assert!(s["tiers"][0]["evicted_blocks"].as_u64().unwrap() > 0);
     assert_eq!(
         (s["wrong_blocks"].as_u64(), s["events_match_directory"].as_bool()),
-        (Some(0), Some(true))
+        (Some(0), Some(true)),
+        "{}",
+        s["events_note"]
     );
 }
 

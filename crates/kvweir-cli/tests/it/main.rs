@@ -13,4 +13,6 @@ mod interrupt;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
+mod replay_io;
+#[cfg(test)]
 mod run;

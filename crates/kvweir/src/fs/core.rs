@@ -524,6 +524,7 @@ impl Core {
             bound_bytes: self.root_bound,
             effective_bound_bytes: self.budget.effective().map(|e| e + self.common),
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
+            trimming: self.trimming,
             index_bytes: (self.index.memory_bytes().0
                 + self.policy.memory_bytes()
                 + self.packed.memory_bytes()) as u64,

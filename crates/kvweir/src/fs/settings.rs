@@ -33,9 +33,9 @@ pub fn min_pack_bound(block_len: usize) -> u64 {
 pub enum Layout {
     /// Packed where the root is owned (`max_bytes`, not `read_only`, a file system of this machine) and blocks are
     /// smaller than [`PACK_BELOW`] bytes; else a file a block.
+    #[default]
     Auto,
     /// One file a block, in vLLM's own directory layout.
-    #[default]
     Fs,
     /// Slots of one size in large preallocated files ([`pack`](crate::pack)); needs `max_bytes`.
     Pack,
@@ -136,7 +136,7 @@ impl FsSettings {
             bounce: BounceMode::Auto,
             breaker: BreakerSettings::default(),
             read_only: false,
-            layout: Layout::Fs,
+            layout: Layout::default(),
             engine: EngineKind::default(),
         }
     }

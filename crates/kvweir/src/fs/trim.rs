@@ -14,12 +14,22 @@ pub(crate) fn trim(shared: &Shared) {
     let (tried, stuck) = evict_excess(shared, usize::MAX);
     let mut core = lock(&shared.core);
     core.stats.trim_candidates = tried;
-    if tried > 0 {
-        let seconds = shared.clock.now().since(began).as_secs_f64();
-        tracing::info!(
-            tier = %shared.params.name, tried, stuck, seconds,
-            excess_bytes = core.budget.excess(), "trimmed to the bound"
+    let excess_bytes = core.budget.excess();
+    drop(core);
+    let seconds = shared.clock.now().since(began).as_secs_f64();
+    let tier = &shared.params.name;
+    if excess_bytes > 0 && shared.stop.load(Ordering::Relaxed) {
+        tracing::warn!(
+            %tier, tried, seconds, excess_bytes,
+            "the tier is shut down before its trim has ended: the root stays above its bound until the next start"
         );
+    } else if excess_bytes > 0 {
+        tracing::warn!(
+            %tier, tried, stuck, seconds, excess_bytes,
+            "trimmed, and still above the bound: what is left is in use or cannot be removed"
+        );
+    } else if tried > 0 {
+        tracing::info!(%tier, tried, stuck, seconds, "trimmed to the bound");
     }
 }
 

@@ -124,6 +124,8 @@ pub struct TierStats {
     pub bound_bytes: Option<u64>,
     /// The bound in force, if any.
     pub effective_bound_bytes: Option<u64>,
+    /// Whether stores still wait for a walk or trim begun at start: what is held may be above the bound.
+    pub trimming: bool,
     /// Blocks with at least one pin.
     pub pinned_blocks: u64,
     /// The most blocks that were pinned at one time.

@@ -108,6 +108,7 @@ mod tests {
             peak_bytes: next(),
             bound_bytes: Some(next()),
             effective_bound_bytes: Some(next()),
+            trimming: false,
             pinned_blocks: next(),
             pinned_peak: next(),
             pin_leases_expired: next(),

@@ -72,6 +72,7 @@ fn a_quota_that_runs_out_is_a_full_device_and_a_raised_one_is_used_again() {
     let clock = Arc::new(ManualClock::new());
     let settings = FsSettings {
         max_bytes: Some(4 * BOUND),
+        layout: Layout::Fs,
         ..FsSettings::new(fs.kv())
     };
     let b = FsBuilder::new(settings, ns("model"), LEN).clock(Arc::clone(&clock) as _);
@@ -236,6 +237,7 @@ fn a_read_only_mount_is_refused_with_the_way_out_and_served_with_read_only() {
     };
     let settings = FsSettings {
         max_bytes: Some(BOUND),
+        layout: Layout::Fs,
         ..FsSettings::new(fs.path().join("kv"))
     };
     let open = |read_only| {

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use kvweir::{
     ErrorKind,
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{FsBuilder, FsSettings, Layout, min_bound},
     tier::{Tier, conformance::key},
 };
 
@@ -293,6 +293,7 @@ fn a_root_on_a_full_device_opens_and_serves() {
     let fill = |n: usize| fs::write(mount.path().join("fill"), vec![1; n]);
     let settings = || FsSettings {
         max_bytes: Some(BOUND),
+        layout: Layout::Fs,
         ..FsSettings::new(mount.path().join("kv"))
     };
     let mut c = client(FsBuilder::new(settings(), ns("model"), LEN));

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use kvweir::{
-    fs::{FsBuilder, FsSettings, min_bound},
+    fs::{FsBuilder, FsSettings, Layout, min_bound},
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -24,6 +24,7 @@ fn a_death_at_any_step_of_a_compaction_needs_no_walk() {
         let builder = |d: Arc<dyn kvweir::io::Disk>| {
             let settings = FsSettings {
                 max_bytes: Some(bound),
+                layout: Layout::Fs,
                 ..FsSettings::new("/sim/kv")
             };
             FsBuilder::new(settings, ns("model"), LEN)

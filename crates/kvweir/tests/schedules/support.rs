@@ -64,6 +64,7 @@ pub(crate) fn layout_of(seed: u64) -> Layout {
 pub(crate) fn settings(bound: u64) -> FsSettings {
     FsSettings {
         max_bytes: Some(bound),
+        layout: Layout::Fs,
         events: true,
         pool: PoolSize::new(1, 2),
         ..FsSettings::new(ROOT)

@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,7 +13,7 @@ use anyhow::{Context, Result};
 use kvweir::{
     ErrorKind,
     clock::Clock,
-    fs::{FsBuilder, FsSettings},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{Region, pool::PoolSize},
     manager::Manager,
     namespace::{Identity, Namespace},
@@ -20,15 +23,24 @@ use kvweir::{
 };
 
 use super::tally::Tally;
-use crate::settings::{DropPolicy, ReplaySettings};
+use crate::{
+    progress::Progress,
+    settings::{DropPolicy, ReplaySettings},
+};
 
 /// Longest wait at the end for stores that are under way.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks whether the trim of the start has ended.
+const TRIM_LOOK: Duration = Duration::from_millis(20);
 
 /// An engine that runs.
 pub(super) struct Life {
     pub(super) manager: Manager,
     pub(super) bell: Arc<Bell>,
+    /// The directory of the file tier.
+    pub(super) root: PathBuf,
+    /// How new blocks are laid out.
+    pub(super) layout: Layout,
     /// Where the blocks of this run lie.
     pub(super) namespace_dir: PathBuf,
     clock: Arc<dyn Clock>,
@@ -54,7 +66,7 @@ impl Life {
             policy: settings.policy,
             pool: settings
                 .threads
-                .map_or_else(PoolSize::default, |n| PoolSize::new(n.div_ceil(2), n.div_ceil(2))),
+                .map_or_else(PoolSize::default, |n| PoolSize::new(n.div_ceil(2), n / 2)),
             verify: settings.verify,
             io_timeout: Some(settings.io_timeout),
             bounce: settings.bounce,
@@ -77,13 +89,15 @@ impl Life {
             }
             t => t.context("open the file tier")?,
         };
-        let namespace_dir = tier.namespace_dir().to_owned();
+        let (layout, namespace_dir) = (tier.layout(), tier.namespace_dir().to_owned());
         let primary = Primary::new(region.clone(), settings.primary_policy, false);
         let mut manager = Manager::new(primary).clock(Arc::clone(clock));
         manager.add_tier(Box::new(tier), gate(settings)?);
         Ok(Self {
             manager,
             bell,
+            root: root.to_owned(),
+            layout,
             namespace_dir,
             clock: Arc::clone(clock),
             next_request: 0,
@@ -104,8 +118,9 @@ impl Life {
         tally.events(&events);
     }
 
-    /// Lets stores under way end, shuts the tier down and adds its numbers up.
-    pub(super) fn close(&mut self, tally: &mut Tally) {
+    /// Lets stores under way and the trim of the start end, shuts the tier down and adds its numbers up.
+    pub(super) fn close(&mut self, tally: &mut Tally, progress: &Progress, stop: &AtomicBool) {
+        self.end_trim(progress, stop);
         let until = self.clock.now().after(DRAIN_PATIENCE);
         while self.manager.has_pending_work() && self.clock.now() < until {
             let rings = self.bell.rings();
@@ -117,6 +132,21 @@ impl Life {
         self.manager.shutdown();
         self.take_times_and_events(tally);
         tally.add_life(self);
+    }
+
+    /// A bound that was lowered is reached before the engine goes: a large trim runs beside requests, and few of them
+    /// may be over before it is. A signal ends the wait.
+    fn end_trim(&mut self, progress: &Progress, stop: &AtomicBool) {
+        let above = |m: &Manager| {
+            let all = m.tier_stats();
+            let tier = all.first().map(|(_, tier, _)| tier).filter(|t| t.trimming);
+            tier.map(|t| t.resident_bytes.saturating_sub(t.bound_bytes.unwrap_or(u64::MAX)))
+        };
+        while let Some(left) = above(&self.manager).filter(|_| !stop.load(Ordering::Relaxed)) {
+            progress.settling(left);
+            self.manager.poll();
+            self.bell.wait(self.bell.rings(), TRIM_LOOK);
+        }
     }
 }
 

@@ -5,16 +5,20 @@
 //! |---|---|
 //! | `content.rs` | keys of block numbers, bytes of keys |
 //! | `life.rs` | one life of the engine, from opening the tier to shutting it down |
+//! | `notes.rs` | what to try where many blocks were not stored |
 //! | `request.rs` | one request on its way |
-//! | `tally.rs` | what adds up over lives: numbers, latencies, events |
+//! | `tally.rs` | what adds up over lives: numbers, latencies |
+//! | `told.rs` | residency events against what lies below the root |
 
 mod content;
 mod life;
+mod notes;
 mod request;
 mod tally;
+mod told;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,19 +26,18 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
-use kvweir::{
-    clock::{Clock, SystemClock},
-    io::Region,
-};
-use tempfile::TempDir;
-
 use self::{life::Life, request::Active, tally::Tally};
 use super::Outcome;
 use crate::{
     progress::Progress,
+    scratch::Scratch,
     settings::ReplaySettings,
     trace::{Request, Source},
+};
+use anyhow::{Context, Result};
+use kvweir::{
+    clock::{Clock, SystemClock},
+    io::Region,
 };
 
 /// Longest wait for I/O between two steps of the loop.
@@ -52,7 +55,7 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     let place = Place::of(settings)?;
     let clock = SystemClock::shared();
-    let slots = u32::try_from(settings.primary_bytes / settings.block_bytes).unwrap_or(u32::MAX - 1);
+    let slots = u32::try_from(settings.primary_slots()).unwrap_or(u32::MAX - 1);
     let block_len = usize::try_from(settings.block_bytes).context("block_bytes")?;
     let region = Region::new(slots, block_len, true).context("map the primary tier")?;
     let mut tally = Tally::new(settings, Arc::clone(&clock));
@@ -69,17 +72,17 @@ pub(crate) fn run(
             &mut life, settings, &mut feed, &mut tally, target, progress, stop, &*clock,
         );
         done = !matches!(ended, Ok(Ended::Restart));
-        life.close(&mut tally);
+        life.close(&mut tally, progress, stop);
         if let Ended::Interrupted = ended? {
             tally.interrupted();
         }
         if !done {
+            tally.restarted(settings);
             life = Life::open(settings, &place.root, &region, &clock)?;
-            tally.restarted();
         }
     }
     let outcome = tally.finish(&life, settings);
-    drop(place);
+    place.leave(progress)?;
     Ok(outcome)
 }
 
@@ -87,7 +90,7 @@ pub(crate) fn run(
 struct Place {
     root: PathBuf,
     /// Removed at the end.
-    _temporary: Option<TempDir>,
+    temporary: Option<Scratch>,
 }
 
 impl Place {
@@ -95,17 +98,24 @@ impl Place {
         if let Some(root) = &settings.root {
             return Ok(Self {
                 root: root.clone(),
-                _temporary: None,
+                temporary: None,
             });
         }
-        let dir = tempfile::Builder::new()
-            .prefix("kvweir-replay-")
-            .tempdir()
-            .with_context(|| format!("make a temporary directory in {}", std::env::temp_dir().display()))?;
+        let parent = std::env::temp_dir();
+        let dir = Scratch::make(&parent, "kvweir-replay-")
+            .with_context(|| format!("make a temporary directory in {}", parent.display()))?;
         Ok(Self {
-            root: Path::join(dir.path(), "kv"),
-            _temporary: Some(dir),
+            root: dir.path().join("kv"),
+            temporary: Some(dir),
         })
+    }
+
+    /// Removes what was made.
+    fn leave(self, progress: &Progress) -> Result<()> {
+        let Some(dir) = self.temporary else { return Ok(()) };
+        let path = dir.path().to_owned();
+        dir.remove(&|n| progress.removing(n))
+            .with_context(|| format!("remove {}", path.display()))
     }
 }
 

@@ -10,10 +10,12 @@ use kvweir::{
 use super::{content, life::Life, tally::Tally};
 use crate::{settings::ReplaySettings, trace::Request};
 
-/// Blocks computed and stored in one step.
+/// Most blocks computed and stored in one step.
 const CHUNK: usize = 64;
 /// Steps after which a request takes what it has and computes the rest.
 const MAX_WAITS: u32 = 10_000;
+/// Steps after which a request does without slots of the primary tier that nothing in flight holds.
+const CROWDED: u32 = 64;
 
 /// Where it stands.
 enum Stage {
@@ -74,7 +76,7 @@ impl Active {
                 self.stage = Stage::Computing { next: hits, waits: 0 };
                 Ok(true)
             }
-            Stage::Computing { next, waits } => Ok(self.compute(life, next, waits, settings)),
+            Stage::Computing { next, waits } => Ok(self.compute(life, tally, next, waits, settings)),
             Stage::Finished => Ok(false),
         }
     }
@@ -114,8 +116,15 @@ impl Active {
     }
 
     /// Stores the next blocks, or ends the request.
-    fn compute(&mut self, life: &mut Life, next: usize, waits: u32, settings: &ReplaySettings) -> bool {
-        let to = (next + CHUNK).min(self.keys.len());
+    fn compute(
+        &mut self,
+        life: &mut Life,
+        tally: &mut Tally,
+        next: usize,
+        waits: u32,
+        settings: &ReplaySettings,
+    ) -> bool {
+        let to = (next + chunk(life, settings)).min(self.keys.len());
         let keys = self.keys.get(next..to).unwrap_or_default();
         if keys.is_empty() {
             life.manager.on_request_finished(self.id, &self.keys);
@@ -131,8 +140,12 @@ impl Active {
             return false;
         }
         let Some(prepared) = life.manager.prepare_store(keys, self.id) else {
-            // the primary is full of blocks in use: wait for it while anything moves, else do without
-            let give_up = waits >= MAX_WAITS || !life.manager.has_pending_work();
+            // the primary is full of blocks in use: wait for it while anything moves, for some steps also for what
+            // other requests hold in them, else do without
+            let give_up = waits >= MAX_WAITS || waits >= CROWDED && !life.manager.has_pending_work();
+            if give_up {
+                tally.without_slot(keys.len());
+            }
             self.stage = Stage::Computing {
                 next: if give_up { to } else { next },
                 waits: waits + 1,
@@ -163,4 +176,14 @@ impl Active {
         }
         moved
     }
+}
+
+/// Blocks computed in one step: so few that the primary tier has room for the steps of all requests, and that the gate
+/// lets them through as one job.
+fn chunk(life: &Life, settings: &ReplaySettings) -> usize {
+    let region = life.manager.primary().region();
+    let fair = region.num_slots() as usize / (2 * settings.concurrency);
+    let through = settings.max_inflight() / region.block_len() as u64;
+    fair.min(usize::try_from(through).unwrap_or(CHUNK))
+        .clamp(1, CHUNK)
 }

@@ -1,23 +1,22 @@
 //! What adds up over the lives of a run.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use hdrhistogram::Histogram;
 use kvweir::{
-    Key,
     clock::{Clock, Instant},
-    events::{Event, EventKind, Medium},
+    events::{Event, Medium},
     manager::{Found, JobTimes},
     metrics::{RefuseReason, TierStats},
     pressure::{GateStats, Refusal},
 };
 
-use super::{super::Outcome, life::Life};
+use super::{
+    super::Outcome,
+    life::Life,
+    notes::notes,
+    told::{Compared, Told},
+};
 use crate::{
     report::{Sample, Timeline},
     settings::ReplaySettings,
@@ -35,8 +34,7 @@ pub(super) struct Tally {
     loads: Histogram<u64>,
     recent_stores: Histogram<u64>,
     recent_loads: Histogram<u64>,
-    /// Blocks of the file tier, as its events tell.
-    told: BTreeSet<Key>,
+    told: Told,
     timeline: Timeline,
     block_bytes: u64,
     dropped: u64,
@@ -62,7 +60,7 @@ impl Tally {
             loads: histogram(),
             recent_stores: histogram(),
             recent_loads: histogram(),
-            told: BTreeSet::new(),
+            told: Told::default(),
             timeline: Timeline::new(names, settings.max_bytes, p.high_water_s, p.low_water_s),
             block_bytes: settings.block_bytes,
             dropped: 0,
@@ -90,8 +88,9 @@ impl Tally {
         self.summary.interrupted = true;
     }
 
-    pub(super) fn restarted(&mut self) {
+    pub(super) fn restarted(&mut self, settings: &ReplaySettings) {
         self.summary.restarts += 1;
+        self.told.reopened(settings);
     }
 
     pub(super) fn timed_lookup(&mut self, lookup: impl FnOnce() -> Found) -> Found {
@@ -106,6 +105,11 @@ impl Tally {
         self.summary.blocks_requested += blocks as u64;
         self.summary.primary.hits += in_primary as u64;
         self.tier.hits += in_tier as u64;
+    }
+
+    /// Blocks were computed and not kept: the primary tier was full of blocks in use.
+    pub(super) fn without_slot(&mut self, blocks: usize) {
+        self.summary.primary.without_slot += blocks as u64;
     }
 
     /// A loaded block was compared.
@@ -132,12 +136,7 @@ impl Tally {
     }
 
     pub(super) fn events(&mut self, events: &[Event]) {
-        for e in events.iter().filter(|e| e.medium == Medium::Storage) {
-            match e.kind {
-                EventKind::Stored => self.told.insert(e.key.clone()),
-                EventKind::Removed => self.told.remove(&e.key),
-            };
-        }
+        self.told.take(events);
     }
 
     /// Adds a point to the timeline; returns the bytes moved so far.
@@ -214,7 +213,7 @@ impl Tally {
     }
 
     /// The end: rates, quantiles, and whether the events agree with the directory.
-    pub(super) fn finish(mut self, last: &Life, settings: &ReplaySettings) -> Outcome {
+    pub(super) fn finish(self, last: &Life, settings: &ReplaySettings) -> Outcome {
         let mut tier = self.tier;
         let mut s = self.summary;
         tier.store_gb_s = rate(tier.bytes_stored, tier.device_store_s);
@@ -234,14 +233,18 @@ impl Tally {
         } else {
             tier.bytes_stored as f64 / stored as f64
         };
-        s.events_match_directory = Some(match_directory(&self.told, &last.namespace_dir));
+        (s.events_match_directory, s.events_note) = match self.told.compare(settings, last) {
+            Compared::Same => (Some(true), None),
+            Compared::Differs(first) => (Some(false), Some(first)),
+            Compared::NotChecked(why) => (None, Some(why)),
+        };
         s.latencies = BTreeMap::from([
             ("lookup".to_owned(), Quantiles::of_nanos(&self.lookups)),
             ("store".to_owned(), Quantiles::of_nanos(&self.stores)),
             ("load".to_owned(), Quantiles::of_nanos(&self.loads)),
         ]);
         s.tiers = vec![tier];
-        self.told.clear();
+        s.notes = notes(&s, settings, last.layout);
         Outcome {
             summary: s,
             timeline: self.timeline,
@@ -275,31 +278,4 @@ fn dropped_blocks(g: &GateStats) -> u64 {
 
 fn refused_blocks(s: &TierStats) -> u64 {
     s.refused_blocks.iter().sum()
-}
-
-/// Whether the directory holds exactly the blocks that the events tell of.
-fn match_directory(told: &BTreeSet<Key>, dir: &Path) -> bool {
-    let told: BTreeSet<String> = told
-        .iter()
-        .map(|k| {
-            let hex = k.to_string();
-            // the last four bytes are the group: it is in the directory's name
-            hex.get(..hex.len().saturating_sub(8))
-                .unwrap_or_default()
-                .to_owned()
-        })
-        .collect();
-    let mut found = BTreeSet::new();
-    let mut stack = vec![dir.to_owned()];
-    while let Some(d) = stack.pop() {
-        for entry in std::fs::read_dir(&d).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                stack.push(entry.path());
-            } else {
-                found.insert(name.strip_suffix(".bin").map_or(name.clone(), str::to_owned));
-            }
-        }
-    }
-    told == found
 }

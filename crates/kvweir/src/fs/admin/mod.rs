@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `holder.rs`, `claim.rs` | who holds a root; holding it oneself, and giving its journals up |
 //! | `survey.rs`, `identity.rs` | what lies in each namespace; the sizes and digests its files should have |
-//! | `inspect.rs` | the numbers of a survey |
+//! | `inspect.rs`, `keys.rs` | the numbers of a survey; the keys of a namespace's blocks |
 //! | `check.rs`, `verify.rs` | one file against its trailer and name; all files, in parallel; removal of bad ones |
 //! | `extents.rs`, `check_extent.rs` | extents of packed blocks: header and table; every slot against its record |
 //! | `journals.rs` | block files and extents against the journals of members |
@@ -43,6 +43,7 @@ mod identity;
 mod import;
 mod inspect;
 mod journals;
+mod keys;
 mod shm;
 mod survey;
 mod trim;
@@ -64,6 +65,7 @@ pub use self::{
     import::{ImportOptions, Imported, ImportedNamespace},
     inspect::{Inspection, Layouts, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
     journals::JournalCheck,
+    keys::Keys,
     shm::{RegionInfo, RegionState},
     trim::Trimmed,
     verify::{Fault, Finding, Repaired, Verification, VerifyOptions},
