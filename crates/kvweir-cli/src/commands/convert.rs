@@ -16,7 +16,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Every block is compared with its checksum while it moves, and leaves its old place only when it is durable in
-the new one. Killed at any moment, nothing is lost: run it again and it goes on. The first change gives the
+the new one and was read there. Killed at any moment, nothing is lost: run it again and it goes on. The first change gives the
 ledger up, so the second run must be told the bound: --max-bytes as the engine has it.
 
 Newest blocks move first. Files take more room than slots: what does not fit below the bound is dropped,
@@ -134,6 +134,7 @@ fn sections(r: &Converted) -> Vec<Section> {
                 ("blocks moved", count(n.moved)),
                 ("  without checksum before", count(n.unverified)),
                 ("blocks in both places", count(n.present)),
+                ("  bad in the new one, moved again", count(n.rescued)),
                 ("blocks dropped for room", count(n.dropped)),
                 ("damaged blocks", count(n.damaged)),
                 ("files that stay", count(n.kept)),

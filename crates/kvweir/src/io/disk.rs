@@ -72,6 +72,23 @@ pub trait DiskFile: Send + Sync + Debug {
     fn stat(&self) -> io::Result<Stat>;
     /// Takes an exclusive advisory lock for the life of the handle; `false` if another holder has it.
     fn try_lock(&self) -> io::Result<bool>;
+    /// Makes the file `len` bytes long; where it grows, without taking bytes on the device. `Unsupported` where the
+    /// file system cannot.
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let _ = len;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Gives `len` bytes at `offset` back to the file system; they read as zeros, and the file stays as long as it is.
+    /// `Unsupported` where the file system cannot.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Sets the last modification, nanoseconds since the Unix epoch.
+    fn set_modified(&self, unix_ns: u64) -> io::Result<()> {
+        let _ = unix_ns;
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// The operating system's file behind this one, for engines that speak to the kernel directly; `None` for what
     /// must be called (simulated disks, fault kits).
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -109,6 +126,11 @@ pub trait Disk: Send + Sync + Debug {
     fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// Space on the file system of `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Makes all that was written to the file system of `path`, names included, survive a power loss.
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Whether calls below `path` may wait for another machine or process (network and FUSE file systems), for as
     /// long as that likes.
     fn is_remote(&self, path: &Path) -> bool {

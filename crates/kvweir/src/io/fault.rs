@@ -50,9 +50,13 @@ pub enum Op {
     Stat,
     /// [`Disk::list`].
     List,
-    /// [`DiskFile::allocate`].
+    /// [`DiskFile::allocate`] and [`DiskFile::set_len`].
     Allocate,
-    /// [`DiskFile::sync`].
+    /// [`DiskFile::punch`].
+    Punch,
+    /// [`DiskFile::set_modified`].
+    SetModified,
+    /// [`DiskFile::sync`] and [`Disk::sync_all`].
     Sync,
     /// [`DiskFile::try_lock`].
     Lock,
@@ -410,6 +414,11 @@ impl Disk for FaultDisk {
         Ok(space)
     }
 
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        self.plan.check(Op::Sync, path, false)?;
+        self.inner.sync_all(path)
+    }
+
     fn is_remote(&self, path: &Path) -> bool {
         self.inner.is_remote(path)
     }
@@ -464,6 +473,21 @@ impl DiskFile for FaultFile {
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.plan.check(Op::Allocate, &self.path, self.direct)?;
         self.inner.allocate(len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.plan.check(Op::Allocate, &self.path, self.direct)?;
+        self.inner.set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.plan.check(Op::Punch, &self.path, self.direct)?;
+        self.inner.punch(offset, len)
+    }
+
+    fn set_modified(&self, unix_ns: u64) -> io::Result<()> {
+        self.plan.check(Op::SetModified, &self.path, self.direct)?;
+        self.inner.set_modified(unix_ns)
     }
 
     fn sync(&self) -> io::Result<()> {

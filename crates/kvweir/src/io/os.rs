@@ -9,6 +9,7 @@ use std::{
         unix::fs::{DirBuilderExt, OpenOptionsExt},
     },
     path::Path,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use rustix::fs::{AtFlags, CWD, FileType, OFlags};
@@ -127,6 +128,10 @@ impl Disk for OsDisk {
         })
     }
 
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(path)?)?)
+    }
+
     fn is_remote(&self, path: &Path) -> bool {
         // the magic numbers have 32 bits, however wide the field is
         rustix::fs::statfs(path).is_ok_and(|s| REMOTE.contains(&(s.f_type as u32)))
@@ -181,6 +186,19 @@ impl DiskFile for OsFile {
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(e)) => Err(e),
         }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.0, flags, offset, len)?)
+    }
+
+    fn set_modified(&self, unix_ns: u64) -> io::Result<()> {
+        self.0.set_modified(UNIX_EPOCH + Duration::from_nanos(unix_ns))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -6,6 +6,10 @@
 //! locks end, as under SIGKILL. A power loss ([`SimDisk::lose_power`]) keeps what was synced, and of the rest what
 //! chance keeps: files are cut, pages are zero, sectors are as before, renames are undone, names are gone.
 
+mod data;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -14,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+use self::data::Data;
 use super::{
     PAGE,
     disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
@@ -25,21 +30,6 @@ use crate::sync::{Mutex, MutexGuard, lock};
 const BLOCK: u64 = 4096;
 /// What a device writes whole.
 const SECTOR: usize = 512;
-
-/// A file's bytes, shared by its name and the handles that are open.
-#[derive(Debug, Default)]
-struct Data {
-    bytes: Vec<u8>,
-    /// What would survive a power loss.
-    synced: Option<Vec<u8>>,
-    /// Pages written since, as they were before.
-    before: BTreeMap<usize, Vec<u8>>,
-    mtime_ns: i128,
-    /// The handle that holds the lock, with the life of the process that took it.
-    lock: Option<(u64, u64)>,
-    /// The name before the last rename.
-    renamed_from: Option<PathBuf>,
-}
 
 #[derive(Debug, Clone)]
 enum Node {
@@ -119,6 +109,18 @@ impl Tree {
         self.allocated = after;
         self.peak = self.peak.max(after);
         Ok(())
+    }
+
+    /// Makes a file `len` bytes long, `filled` of them no hole.
+    fn fill(&mut self, d: &mut Data, len: usize, filled: std::ops::Range<usize>) -> io::Result<()> {
+        let before = d.taken();
+        let (was, holes) = (d.bytes.len(), d.holes.clone());
+        d.resize(len, filled);
+        let after = d.taken();
+        self.grow(before, after).inspect_err(|_| {
+            d.bytes.truncate(was);
+            d.holes = holes;
+        })
     }
 
     fn has_children(&self, path: &Path) -> bool {
@@ -201,7 +203,7 @@ impl SimDisk {
             .filter(|(p, _)| p.starts_with(path))
             .map(|(_, n)| match n {
                 Node::Dir => BLOCK,
-                Node::File(d) => size(lock(d).bytes.len()),
+                Node::File(d) => lock(d).taken(),
             })
             .sum()
     }
@@ -223,11 +225,13 @@ impl SimDisk {
             return false;
         };
         let mut d = lock(&d);
-        let before = size(d.bytes.len());
+        let before = d.taken();
         let now = match change(std::mem::take(&mut d.bytes)) {
             Some(bytes) => {
+                let len = bytes.len();
                 d.bytes = bytes;
-                size(d.bytes.len())
+                d.resize(len, 0..0);
+                d.taken()
             }
             None => {
                 t.nodes.remove(path);
@@ -256,13 +260,13 @@ impl SimDisk {
             if d.synced.as_ref() == Some(&d.bytes) {
                 continue;
             }
-            let before = size(d.bytes.len());
+            let before = d.taken();
             let mut gone = false;
             match chance(8) {
                 0 => gone = true,
                 1 => {
                     let keep = chance(d.bytes.len() as u64 + 1) as usize;
-                    d.bytes.truncate(keep);
+                    d.resize(keep, 0..0);
                 }
                 2 => {
                     let pages = d.bytes.len().div_ceil(4096) as u64;
@@ -296,7 +300,7 @@ impl SimDisk {
                 _ => {}
             }
             d.before.clear();
-            let now = if gone { 0 } else { size(d.bytes.len()) };
+            let now = if gone { 0 } else { d.taken() };
             if gone {
                 t.nodes.remove(&path);
             }
@@ -356,7 +360,7 @@ impl Disk for SimDisk {
             lock(d).renamed_from = Some(from.to_owned());
         }
         if let Some(Node::File(old)) = t.nodes.insert(to.to_owned(), node) {
-            let freed = size(lock(&old).bytes.len());
+            let freed = lock(&old).taken();
             t.allocated -= freed;
         }
         Ok(())
@@ -368,7 +372,7 @@ impl Disk for SimDisk {
             None => Err(errno(ENOENT)),
             Some(Node::Dir) => Err(errno(EISDIR)),
             Some(Node::File(d)) => {
-                let freed = size(lock(d).bytes.len());
+                let freed = lock(d).taken();
                 t.nodes.remove(path);
                 t.allocated -= freed;
                 Ok(())
@@ -444,6 +448,16 @@ impl Disk for SimDisk {
         }
     }
 
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        let t = self.tree()?;
+        for (_, node) in t.nodes.iter().filter(|(p, _)| p.starts_with(path)) {
+            if let Node::File(d) = node {
+                lock(d).sync();
+            }
+        }
+        Ok(())
+    }
+
     fn space(&self, _path: &Path) -> io::Result<Space> {
         let t = self.tree()?;
         let total = t.capacity.unwrap_or(1 << 50);
@@ -458,7 +472,7 @@ impl Disk for SimDisk {
 fn stat_of(d: &Data) -> Stat {
     Stat {
         len: d.bytes.len() as u64,
-        allocated: size(d.bytes.len()),
+        allocated: d.taken(),
         mtime_ns: d.mtime_ns,
         kind: FileKind::File,
         uid: 0,
@@ -505,13 +519,8 @@ impl DiskFile for SimFile {
         }
         let end = offset as usize + all.len();
         let now = d.bytes.len().max(end);
-        t.grow(size(d.bytes.len()), size(now))?;
-        d.bytes.resize(now, 0);
-        for page in offset as usize / PAGE..end.div_ceil(PAGE) {
-            let old = d.bytes.get(page * PAGE..now.min((page + 1) * PAGE));
-            let old = old.unwrap_or_default().to_vec();
-            d.before.entry(page).or_insert(old);
-        }
+        t.fill(&mut d, now, offset as usize..end)?;
+        d.keep_before(offset as usize..end);
         if let Some(to) = d.bytes.get_mut(offset as usize..end) {
             to.copy_from_slice(&all);
         }
@@ -524,17 +533,38 @@ impl DiskFile for SimFile {
         let mut t = self.disk.tree()?;
         let mut d = lock(&self.data);
         let now = d.bytes.len().max(len as usize);
-        t.grow(size(d.bytes.len()), size(now))?;
-        d.bytes.resize(now, 0);
+        t.fill(&mut d, now, 0..len as usize)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut t = self.disk.tree()?;
+        let mut d = lock(&self.data);
+        t.fill(&mut d, len as usize, 0..0)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut t = self.disk.tree()?;
+        let mut d = lock(&self.data);
+        let (from, end) = (offset as usize, (offset + len).min(d.bytes.len() as u64) as usize);
+        d.keep_before(from..end);
+        if let Some(bytes) = d.bytes.get_mut(from..end) {
+            bytes.fill(0);
+        }
+        let before = d.taken();
+        d.holes.extend(from.div_ceil(PAGE)..end / PAGE);
+        t.allocated = t.allocated - before + d.taken();
+        Ok(())
+    }
+
+    fn set_modified(&self, unix_ns: u64) -> io::Result<()> {
+        let _t = self.disk.tree()?;
+        lock(&self.data).mtime_ns = i128::from(unix_ns);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
         let _t = self.disk.tree()?;
-        let mut d = lock(&self.data);
-        d.synced = Some(d.bytes.clone());
-        d.before.clear();
-        d.renamed_from = None;
+        lock(&self.data).sync();
         Ok(())
     }
 
@@ -559,131 +589,6 @@ impl Drop for SimFile {
         let mut d = lock(&self.data);
         if d.lock.is_some_and(|(h, _)| h == self.handle) {
             d.lock = None;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::io::disk::{read_full, write_full};
-
-    fn disk() -> SimDisk {
-        SimDisk::new(Path::new("/d"), Some(64 << 10))
-    }
-
-    #[test]
-    fn it_is_a_file_system() {
-        let d = disk();
-        let p = |s: &str| PathBuf::from("/d").join(s);
-        d.create_dir(&p("a")).unwrap();
-        assert!(
-            d.create_dir(&p("x/y"))
-                .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        );
-        let f = d.open(&p("a/f"), OpenMode::CreateNew, false).unwrap();
-        write_full(&*f, &[7; 5000], &[8; 100]).unwrap();
-        assert_eq!(d.du(Path::new("/d")), 4096 + 4096 + 8192);
-        assert_eq!(d.bytes(), (12288, 12288), "the top is not counted");
-        d.rename(&p("a/f"), &p("g")).unwrap();
-        let (mut x, mut y) = (vec![0; 5000], vec![0; 200]);
-        let g = d.open(&p("g"), OpenMode::Read, true).unwrap();
-        assert_eq!(read_full(&*g, &mut x, &mut y).unwrap(), 5100);
-        assert!(x.iter().all(|&b| b == 7) && y[..100].iter().all(|&b| b == 8));
-        assert!(d.remove_dir(&p("a")).is_ok() && d.remove_file(&p("g")).is_ok());
-        assert_eq!(d.bytes(), (12288, 0));
-        let f = d.open(&p("f"), OpenMode::CreateNew, false).unwrap();
-        let full = write_full(&*f, &vec![0; 70 << 10], &[]);
-        assert_eq!(full.unwrap_err().raw_os_error(), Some(ENOSPC));
-    }
-
-    #[test]
-    fn allocated_bytes_count_and_two_handles_of_a_file_see_the_same() {
-        let d = disk();
-        let p = Path::new("/d/f");
-        let a = d.open(p, OpenMode::CreateNew, false).unwrap();
-        a.allocate(20_000).unwrap();
-        assert_eq!((d.bytes().1, a.stat().unwrap().len), (20480, 20_000));
-        assert_eq!(a.allocate(70 << 10).unwrap_err().raw_os_error(), Some(ENOSPC));
-        let b = d.open(p, OpenMode::ReadWrite, true).unwrap();
-        b.write_at(&[IoSlice::new(&[7; 4096])], 8192).unwrap();
-        let mut x = [0; 10];
-        a.read_at(&mut [IoSliceMut::new(&mut x)], 8190).unwrap();
-        assert_eq!(x, [0, 0, 7, 7, 7, 7, 7, 7, 7, 7]);
-        assert_eq!(d.bytes().1, 20480);
-    }
-
-    #[test]
-    fn a_power_loss_may_bring_back_what_was_written_over() {
-        let p = Path::new("/d/f");
-        let mut seen = std::collections::BTreeSet::new();
-        for seed in 0..60u64 {
-            let d = disk();
-            let f = d.open(p, OpenMode::CreateNew, false).unwrap();
-            write_full(&*f, &[1; 8192], &[]).unwrap();
-            f.sync().unwrap();
-            f.write_at(&[IoSlice::new(&[2; 4096])], 4096).unwrap();
-            let mut n = seed;
-            d.lose_power(&mut |below| {
-                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (n >> 33) % below
-            });
-            let Ok(f) = d.open(p, OpenMode::Read, false) else {
-                continue;
-            };
-            let mut now = vec![9; 8192];
-            if read_full(&*f, &mut now, &mut []).unwrap() == 8192 {
-                seen.insert((now[0], now[4096], now[8191]));
-            }
-        }
-        assert!(seen.contains(&(1, 2, 2)), "{seen:?}");
-        assert!(seen.iter().any(|s| s.1 != s.2), "torn: {seen:?}");
-    }
-
-    #[test]
-    fn the_dead_change_nothing_and_hold_no_locks() {
-        let d = disk();
-        let p = Path::new("/d/f");
-        let f = d.open(p, OpenMode::CreateNew, false).unwrap();
-        assert!(f.try_lock().unwrap());
-        assert!(!d.open(p, OpenMode::ReadWrite, false).unwrap().try_lock().unwrap());
-        write_full(&*f, b"one", &[]).unwrap();
-        d.die_at(d.steps());
-        assert!(write_full(&*f, b"two", &[]).is_err() && d.remove_file(p).is_err());
-        let next = d.next_life();
-        let g = next.open(p, OpenMode::ReadWrite, false).unwrap();
-        assert!(g.try_lock().unwrap());
-        let mut now = [0; 3];
-        read_full(&*g, &mut now, &mut []).unwrap();
-        assert_eq!(&now, b"one");
-        assert!(
-            write_full(&*f, b"two", &[]).is_err(),
-            "nor does it in the next life"
-        );
-    }
-
-    #[test]
-    fn what_was_synced_survives_a_power_loss() {
-        for seed in 0..50u64 {
-            let d = disk();
-            for name in ["safe", "not"] {
-                let f = d
-                    .open(&Path::new("/d").join(name), OpenMode::CreateNew, false)
-                    .unwrap();
-                write_full(&*f, &[9; 9000], &[]).unwrap();
-                if name == "safe" {
-                    f.sync().unwrap();
-                }
-            }
-            let mut n = seed;
-            d.lose_power(&mut |below| {
-                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (n >> 33) % below
-            });
-            let f = d.open(Path::new("/d/safe"), OpenMode::Read, false).unwrap();
-            let mut bytes = vec![0; 9000];
-            assert_eq!(read_full(&*f, &mut bytes, &mut []).unwrap(), 9000);
-            assert!(bytes.iter().all(|&b| b == 9));
         }
     }
 }

@@ -2,9 +2,11 @@
 
 mod claim;
 mod convert;
+mod copies;
 mod gc;
 mod import;
 mod journals;
+mod matrix;
 mod packed;
 mod verify;
 

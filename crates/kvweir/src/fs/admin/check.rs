@@ -45,7 +45,8 @@ struct Read {
     page: [u8; TRAILER_BYTES],
 }
 
-/// Reads and judges `file`; also returns the bytes read.
+/// Reads and judges `file`, twice where it seems bad: a fault on the way is none of the file's. Also returns the bytes
+/// read.
 pub(super) fn check(
     disk: &dyn Disk,
     file: &BlockFile<'_>,
@@ -53,11 +54,31 @@ pub(super) fn check(
     buf: &mut PageBuffer,
 ) -> (Outcome, u64) {
     let path = file.dir.join(file.name);
-    match read(disk, &path, buf) {
+    let mut look = || match read(disk, &path, true, TRAILER, buf) {
         Ok(r) => (judge(&r, file, e), r.len),
         Err(e) if classify(&e) == IoClass::Gone => (Outcome::Vanished, 0),
         Err(e) => (Outcome::Bad(Fault::Unreadable, e.to_string()), 0),
+    };
+    match look() {
+        (Outcome::Bad(..), _) => look(),
+        seen => seen,
     }
+}
+
+/// The trailer of the block in the file at `path`, all of it read and compared; `None`: it is none, looked at twice. With
+/// `direct`, past the page cache.
+pub(super) fn whole_block(disk: &dyn Disk, path: &Path, direct: bool) -> io::Result<Option<Trailer>> {
+    let len = usize::try_from(disk.stat(path)?.len).map_err(io::Error::other)?;
+    let mut buf = PageBuffer::new(round_up(len.clamp(1, CHUNK) as u64, PAGE as u64) as usize)
+        .map_err(|_| io::ErrorKind::OutOfMemory)?;
+    for _ in 0..2 {
+        let r = read(disk, path, direct, TRAILER, &mut buf)?;
+        let fits = |t: &Trailer| t.payload_sum == r.sum && t.block_len + TRAILER == r.len;
+        if let Some(t) = decode(&r.page).filter(|t| r.len > TRAILER && fits(t)) {
+            return Ok(Some(t));
+        }
+    }
+    Ok(None)
 }
 
 fn judge(r: &Read, file: &BlockFile<'_>, e: &Expected) -> Outcome {
@@ -129,24 +150,33 @@ fn name_fits(t: &Trailer, file: &BlockFile<'_>) -> bool {
     at.fan == file.fan && at.leaf == file.leaf && at.file_name() == file.name
 }
 
-fn read(disk: &dyn Disk, path: &Path, buf: &mut PageBuffer) -> io::Result<Read> {
+/// Length and sum of a file without trailer.
+pub(super) fn sum_of(disk: &dyn Disk, path: &Path, direct: bool) -> io::Result<(u64, u128)> {
+    let mut buf = PageBuffer::new(CHUNK).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let r = read(disk, path, direct, 0, &mut buf)?;
+    Ok((r.len, r.sum))
+}
+
+/// Reads a file whose last `tail` bytes are no part of the block.
+fn read(disk: &dyn Disk, path: &Path, direct: bool, tail: u64, buf: &mut PageBuffer) -> io::Result<Read> {
     let attempt =
-        |direct: bool, buf: &mut PageBuffer| read_open(&*disk.open(path, OpenMode::Read, direct)?, buf);
-    match attempt(true, buf) {
-        Err(e) if classify(&e) == IoClass::Invalid => attempt(false, buf),
+        |direct: bool, buf: &mut PageBuffer| read_open(&*disk.open(path, OpenMode::Read, direct)?, tail, buf);
+    match attempt(direct, buf) {
+        Err(e) if direct && classify(&e) == IoClass::Invalid => attempt(false, buf),
         r => r,
     }
 }
 
 /// Reads from the open file up to the length it has now: one that is replaced meanwhile stays whole in our hands.
-fn read_open(file: &dyn DiskFile, buf: &mut PageBuffer) -> io::Result<Read> {
+fn read_open(file: &dyn DiskFile, tail: u64, buf: &mut PageBuffer) -> io::Result<Read> {
     let len = file.stat()?.len;
-    let payload = len.saturating_sub(TRAILER);
+    let payload = len.saturating_sub(tail);
     let mut sum = Xxh3::new();
     let mut page = [0; TRAILER_BYTES];
     let mut at = 0;
     while at < len {
-        let want = round_up(len - at, PAGE as u64).min(CHUNK as u64) as usize;
+        let room = buf.as_slice().len() as u64;
+        let want = round_up(len - at, PAGE as u64).min(room) as usize;
         let chunk = buf.as_mut_slice().get_mut(..want).unwrap_or_default();
         let n = match file.read_at(&mut [IoSliceMut::new(chunk)], at) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

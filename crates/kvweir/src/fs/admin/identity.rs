@@ -1,7 +1,7 @@
 //! The identity of a namespace's directory: the `config.json` beside it, believed only if it yields the directory's
 //! very name.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use serde_json::{Map, Value};
 
@@ -36,16 +36,7 @@ impl Config {
             return Self::Unusable("the directory has no rank".into());
         };
         let path = root.join(base).join(CONFIG_FILE);
-        let text = disk.open(&path, OpenMode::Read, false).and_then(|f| {
-            let len = usize::try_from(f.stat()?.len)
-                .unwrap_or(MAX_CONFIG)
-                .min(MAX_CONFIG);
-            let mut text = vec![0; len];
-            let n = read_full(&*f, &mut text, &mut [])?;
-            text.truncate(n);
-            Ok(text)
-        });
-        let text = match text {
+        let text = match read_text(disk, &path) {
             Ok(t) => t,
             Err(e) if classify(&e) == IoClass::Gone => return Self::Missing,
             Err(e) => return Self::Unusable(format!("{CONFIG_FILE} cannot be read: {e}")),
@@ -67,6 +58,16 @@ impl Config {
             _ => None,
         }
     }
+}
+
+/// The bytes of an identity's file.
+pub(super) fn read_text(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let f = disk.open(path, OpenMode::Read, false)?;
+    let len = usize::try_from(f.stat()?.len).unwrap_or(MAX_CONFIG);
+    let mut text = vec![0; len.min(MAX_CONFIG)];
+    let n = read_full(&*f, &mut text, &mut [])?;
+    text.truncate(n);
+    Ok(text)
 }
 
 /// The directory of the identity, and the rank.

@@ -4,27 +4,27 @@
 //! temporary that the next start or `gc` sweeps. Blocks that have trailers are passed over, so it can be run again.
 //!
 //! A sum proves what lay there when it was made: bytes that were wrong before stay wrong. So only files of exactly a
-//! block's length are taken, and only in namespaces whose identity is known and yields the directory's name.
+//! block's length are taken, read twice, and only in namespaces whose identity is known and yields the directory's name.
 
 use std::{
-    fs::File,
     io,
     path::{Path, PathBuf},
-    time::{Duration, UNIX_EPOCH},
 };
 
 use serde::Serialize;
 
 use super::{
     super::{
-        layout::{Leaf, Location, leaf_dir, temp_name},
+        layout::{Leaf, Location, leaf_dir},
         open::CONFIG_FILE,
         trailer::{TRAILER_BYTES, Trailer, decode, encode, payload_sum},
         watch::{BlockFile, Met, Watch},
     },
     Admin, Claim, OnProgress, Progress,
-    identity::{Config, split},
+    check::{sum_of, whole_block},
+    identity::{Config, read_text, split},
     survey::{Content, last_page},
+    temps::Temps,
 };
 use crate::{
     error::{Error, ErrorKind, IoClass, Result, classify},
@@ -116,7 +116,7 @@ struct Importer<'a> {
     targets: Vec<Target>,
     buffers: Mutex<Vec<PageBuffer>>,
     failed: Mutex<Vec<String>>,
-    temps: AtomicU64,
+    temps: Temps,
     blocks: AtomicU64,
     of_blocks: u64,
     bytes: AtomicU64,
@@ -177,7 +177,7 @@ impl Importer<'_> {
         let dir = leaf_dir(&target.into, file.fan, file.leaf);
         let there = dir.join(file.name);
         let is_whole = self.to.disk.stat(&there).is_ok_and(|s| s.len == whole);
-        if is_whole && last_page(&*self.to.disk, &there, whole).is_some_and(|p| decode(&p).is_some()) {
+        if is_whole && self.is_there(target, file, &there)? {
             return Ok(Done::Present);
         }
         // one of ours goes into the other root as it is
@@ -199,6 +199,22 @@ impl Importer<'_> {
         let done = self.copy(target, file, &dir, &mut buf);
         lock(&self.buffers).push(buf);
         done
+    }
+
+    /// Whether a file of a block with trailer is one. In another root it is read whole: the user may remove the source
+    /// when all is said to be there. In place no other copy goes, and that is left to `verify`.
+    fn is_there(&self, target: &Target, file: &BlockFile<'_>, path: &Path) -> io::Result<bool> {
+        if self.in_place {
+            let whole = target.len + TRAILER_BYTES as u64;
+            let page = last_page(&*self.to.disk, path, whole);
+            return Ok(page.is_some_and(|p| decode(&p).is_some()));
+        }
+        match whole_block(&*self.to.disk, path, true) {
+            Ok(found) => Ok(found.is_some_and(|t| fits(&t, target, file))),
+            Err(e) if classify(&e) == IoClass::Transient => Err(e),
+            // the source, which stays, takes its place
+            Err(_) => Ok(false),
+        }
     }
 
     fn copy(
@@ -234,38 +250,49 @@ impl Importer<'_> {
         if !self.in_place {
             self.make_dirs(dir)?;
         }
+        let sum = payload_sum(block);
         or_buffered(direct, |d| {
-            self.publish(dir, file, d, |f| write_full(f, block, page))
+            let write = |f: &dyn DiskFile| write_full(f, block, page);
+            self.publish(target, dir, file, (d, sum), write)
         })?;
         Ok(Done::Imported)
     }
 
-    /// The temporary, durable and of the old file's age, then the rename.
+    /// The temporary, durable, of the old file's age and read back, then the rename.
     fn publish(
         &self,
+        target: &Target,
         dir: &Path,
         file: &BlockFile<'_>,
-        direct: bool,
+        (direct, sum): (bool, u128),
         write: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
     ) -> io::Result<()> {
         let disk = &*self.to.disk;
-        let temp = dir.join(temp_name(file.name, self.temps.fetch_add(1, Ordering::Relaxed)));
-        let opened = disk.open(&temp, OpenMode::CreateNew, direct);
-        let published = opened.and_then(|f| {
-            // tells a sweeper that a live writer has it; file systems without locks do without
-            let _ = f.try_lock();
+        let (temp, f) = self.temps.create(disk, dir, file.name, direct)?;
+        let publish = || {
             write(&*f)?;
             f.sync()?;
             // the order of eviction after a start; without it the block only seems young
-            let age = Duration::from_nanos(u64::try_from(file.stat.mtime_ns).unwrap_or(0));
-            let _ = File::open(&temp).and_then(|f| f.set_modified(UNIX_EPOCH + age));
+            let _ = f.set_modified(u64::try_from(file.stat.mtime_ns).unwrap_or(0));
+            let is_it = |t: &Trailer| t.payload_sum == sum && fits(t, target, file);
+            if !whole_block(disk, &temp, direct)?.is_some_and(|t| is_it(&t)) {
+                return Err(io::Error::other(
+                    "what was written reads back otherwise: the old file stays",
+                ));
+            }
+            // without a checksum of its own, only a second look tells what the old file holds
+            let source = file.dir.join(file.name);
+            let bare = file.stat.len == target.len;
+            if bare && sum_of(&*self.from.disk, &source, direct)? != (target.len, sum) {
+                return Err(io::Error::other(
+                    "the file reads differently when it is read again: it stays",
+                ));
+            }
             disk.rename(&temp, &dir.join(file.name))
-        });
-        if published.is_err() {
-            // some file systems make the file before refusing the flag
+        };
+        publish().inspect_err(|_| {
             let _ = disk.remove_file(&temp);
-        }
-        published
+        })
     }
 
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
@@ -288,18 +315,22 @@ impl Importer<'_> {
         let Some((base, _)) = split(name) else {
             return Ok(());
         };
-        let from = self.from.root.join(base).join(CONFIG_FILE);
-        let text = std::fs::read(&from)?;
+        let text = read_text(&*self.from.disk, &self.from.root.join(base).join(CONFIG_FILE))?;
         let dir = self.to.root.join(base);
         self.make_dir(&dir)?;
-        match self
-            .to
-            .disk
-            .open(&dir.join(CONFIG_FILE), OpenMode::CreateNew, false)
-        {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            r => write_full(&*r?, &text, &[]),
+        let at = dir.join(CONFIG_FILE);
+        let is_json = |t: &[u8]| serde_json::from_slice::<serde_json::Value>(t).is_ok();
+        match read_text(&*self.to.disk, &at) {
+            // it decides, also where it is another's
+            Ok(there) if is_json(&there) => return Ok(()),
+            Err(e) if classify(&e) != IoClass::Gone => return Err(e),
+            // none, or what a crash left of one
+            _ => {}
         }
+        let file = self.to.disk.open(&at, OpenMode::ReadWrite, false)?;
+        file.set_len(0)?;
+        write_full(&*file, &text, &[])?;
+        file.sync()
     }
 }
 
@@ -318,13 +349,13 @@ fn trail(target: &Target, file: &BlockFile<'_>, block: &[u8], page: &mut [u8; TR
             encode(&trailer, page);
             true
         }
-        _ => decode(page).is_some_and(|t| {
-            t.payload_sum == sum
-                && t.namespace == target.digest
-                && t.block_len == target.len
-                && Location::of(&t.key).file_name() == file.name
-        }),
+        _ => decode(page).is_some_and(|t| t.payload_sum == sum && fits(&t, target, file)),
     }
+}
+
+/// Whether a block with this trailer belongs under the name of `file`.
+fn fits(t: &Trailer, target: &Target, file: &BlockFile<'_>) -> bool {
+    t.namespace == target.digest && t.block_len == target.len && Location::of(&t.key).file_name() == file.name
 }
 
 /// Tries with direct I/O if it is worth it, and again without where the file system refuses.
@@ -361,7 +392,7 @@ impl Admin {
             targets: Vec::new(),
             buffers: Mutex::default(),
             failed: Mutex::default(),
-            temps: AtomicU64::new(u64::from(std::process::id()) << 40 ^ self.clock.unix_seconds() << 20),
+            temps: Temps::new(self.clock.unix_seconds()),
             blocks: AtomicU64::new(0),
             of_blocks: content.namespaces.values().map(|f| f.blocks.files).sum(),
             bytes: AtomicU64::new(0),

@@ -12,6 +12,7 @@
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
 //! | `import.rs` | trailers for blocks that a stock tier wrote |
+//! | `temps.rs` | temporaries of commands |
 //! | `convert/` | blocks from files into extents and back |
 //!
 //! Whatever removes or replaces files takes a [`Claim`]: the proof that no engine holds the root. Without one it only
@@ -46,6 +47,7 @@ mod journals;
 mod keys;
 mod shm;
 mod survey;
+mod temps;
 mod trim;
 mod verify;
 

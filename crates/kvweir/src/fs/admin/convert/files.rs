@@ -2,33 +2,26 @@
 //! more room is needed than for the blocks between two syncs.
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
-    fs::File,
+    cmp::Reverse,
+    collections::{BTreeSet, VecDeque},
     io,
     path::{Path, PathBuf},
-    time::{Duration, UNIX_EPOCH},
 };
-
-use foldhash::fast::FixedState;
 
 use super::{
     Target, Work,
     place::{At, Place, runs},
 };
 use crate::{
-    block::Fingerprint,
     error::{IoClass, classify},
     fs::{
-        admin::{extents::map_parallel, survey::last_page},
-        layout::{Location, leaf_dir, temp_name},
+        admin::{check::whole_block, extents::map_parallel},
+        layout::{Location, leaf_dir},
         shared::write_cost,
-        trailer::{TRAILER_BYTES, Trailer, decode, encode},
+        trailer::{TRAILER_BYTES, Trailer, encode},
     },
-    io::{
-        disk::{OpenMode, read_all_at, write_full},
-        round_up,
-    },
-    pack::format::{Record, block_sum},
+    io::{disk::write_full, round_up},
+    pack::format::Record,
     sync::atomic::Ordering,
 };
 
@@ -57,7 +50,8 @@ enum Done {
 impl Work<'_> {
     pub(super) fn unpack(&mut self, t: &mut Target) -> io::Result<()> {
         let mut place = self.extents(t)?;
-        let (items, stale) = in_order(std::mem::take(&mut place.records), t.seed);
+        let records = std::mem::take(&mut place.records);
+        let (items, stale) = self.in_order(t, &place, records);
         *self.of_blocks.get_mut() += items.len() as u64;
         let slot_bytes = place.open.first().map_or(1, |o| u64::from(o.header.slot_bytes));
         let len = usize::try_from(t.len).map_err(io::Error::other)?;
@@ -191,25 +185,24 @@ impl Work<'_> {
             .get(item.at.extent)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let record: &Record = &item.at.record;
-        let mut block = vec![0; usize::try_from(t.len).map_err(io::Error::other)?];
-        let n = read_all_at(&*open.data, &mut block, open.header.slot_at(item.at.place))?;
-        self.bytes.fetch_add(n as u64, Ordering::Relaxed);
-        if n != block.len() || block_sum(&block) != record.sum {
+        let block = open.block(item.at.place, record.sum)?;
+        self.bytes.fetch_add(t.len, Ordering::Relaxed);
+        let Some(block) = block else {
             return Ok(Done::Damaged);
-        }
+        };
         let at = Location::of(&record.key);
         let dir = leaf_dir(&t.dir, at.fan, at.leaf);
         let to = dir.join(at.file_name());
         let disk = &*self.admin.disk;
-        let whole = t.len + TRAILER_BYTES as u64;
-        let there = disk.stat(&to).ok();
-        if there.is_some_and(|s| s.len == whole)
-            && last_page(disk, &to, whole)
-                .and_then(|p| decode(&p))
-                .is_some_and(|r| {
-                    r.key == record.key && r.payload_sum == record.sum && r.namespace == t.digest
-                })
-        {
+        let there = match disk.stat(&to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            r => Some(r?),
+        };
+        let is_it = |f: &Trailer| {
+            let same = f.key == record.key && f.payload_sum == record.sum;
+            same && f.namespace == t.digest && f.block_len == t.len
+        };
+        if there.is_some() && whole_block(disk, &to, false)?.is_some_and(|f| is_it(&f)) {
             return Ok(Done::Present);
         }
         let mut page = [0; TRAILER_BYTES];
@@ -222,19 +215,19 @@ impl Work<'_> {
         };
         encode(&trailer, &mut page);
         self.make_dirs(&dir)?;
-        let n = self.temps.fetch_add(1, Ordering::Relaxed);
-        let temp = dir.join(temp_name(&at.file_name(), n));
-        let written = disk.open(&temp, OpenMode::CreateNew, false).and_then(|f| {
-            let _ = f.try_lock();
+        let (temp, f) = self.temps.create(disk, &dir, &at.file_name(), false)?;
+        let write = || {
             write_full(&*f, &block, &page)?;
             // the order of eviction after a start; without it the block only seems young
-            let age = Duration::from_nanos(item.mtime_ns);
-            let _ = File::open(&temp).and_then(|f| f.set_modified(UNIX_EPOCH + age));
+            let _ = f.set_modified(item.mtime_ns);
             let bytes = f.stat()?.allocated;
+            if !whole_block(disk, &temp, false)?.is_some_and(|f| is_it(&f)) {
+                return Err(io::Error::other("what was written reads back otherwise"));
+            }
             disk.rename(&temp, &to)?;
             Ok(bytes)
-        });
-        match written {
+        };
+        match write() {
             Ok(bytes) => Ok(Done::Written(bytes, there.map_or(0, |s| s.allocated))),
             Err(e) => {
                 let _ = disk.remove_file(&temp);
@@ -246,11 +239,7 @@ impl Work<'_> {
     /// Removes extents without a record, and their directory with the last.
     fn remove_empty_extents(&mut self, t: &mut Target, place: &Place) -> io::Result<()> {
         for open in &place.open {
-            let mut empty = true;
-            crate::fs::admin::extents::table(&*open.table, &open.header, &mut |_, _, slot| {
-                empty &= !matches!(slot, crate::fs::admin::extents::Slot::Block(_));
-            })?;
-            if !empty {
+            if !open.is_empty()? {
                 continue;
             }
             let bytes = open.allocated();
@@ -267,24 +256,54 @@ impl Work<'_> {
         }
         Ok(())
     }
+
+    /// For each key the latest record that has its block, oldest first, with a time that keeps this order; and the other
+    /// records. A plan takes the latest, unread.
+    fn in_order(&self, t: &Target, place: &Place, mut records: Vec<At>) -> (Vec<Item>, Vec<Item>) {
+        let order = |r: &At| (r.record.key.fingerprint(t.seed), Reverse(r.record.sequence));
+        records.sort_by_cached_key(order);
+        let (mut items, mut stale) = (Vec::with_capacity(records.len()), Vec::new());
+        let mut records = records.into_iter().peekable();
+        while let Some(first) = records.next() {
+            let mut of_key = vec![first];
+            while let Some(next) = records.next_if(|n| of_key.iter().any(|o| o.record.key == n.record.key)) {
+                of_key.push(next);
+            }
+            let chosen = match of_key.len() {
+                1 => 0,
+                _ if !self.apply => 0,
+                _ => match first_good(place, &of_key) {
+                    Ok(n) => n,
+                    Err(e) => {
+                        let key = of_key.first().map(|o| o.record.key.to_string());
+                        self.failed(&t.dir.join(format!("key {}", key.unwrap_or_default())), e);
+                        continue;
+                    }
+                },
+            };
+            for (n, at) in of_key.into_iter().enumerate() {
+                let list = if n == chosen { &mut items } else { &mut stale };
+                list.push(Item { at, mtime_ns: 0 });
+            }
+        }
+        items.sort_unstable_by_key(|i: &Item| i.at.record.sequence);
+        let mut last = 0;
+        for i in &mut items {
+            let written = u64::from(i.at.record.written_at) * 1_000_000_000;
+            last = written.max(last + 1);
+            i.mtime_ns = last;
+        }
+        (items, stale)
+    }
 }
 
-/// The latest record of each key, oldest first, with a time that keeps this order; and the other records.
-fn in_order(mut records: Vec<At>, seed: u64) -> (Vec<Item>, Vec<Item>) {
-    let mut keys: HashSet<Fingerprint, FixedState> = HashSet::default();
-    records.sort_unstable_by_key(|r| std::cmp::Reverse(r.record.sequence));
-    let (mut items, mut stale) = (Vec::with_capacity(records.len()), Vec::new());
-    for at in records {
-        let new = keys.insert(at.record.key.fingerprint(seed));
-        let list = if new { &mut items } else { &mut stale };
-        list.push(Item { at, mtime_ns: 0 });
+/// The first of the records whose slot holds its block; the first of all where none does.
+fn first_good(place: &Place, records: &[At]) -> io::Result<usize> {
+    for (n, at) in records.iter().enumerate() {
+        let open = place.open.get(at.extent).ok_or(io::ErrorKind::InvalidInput)?;
+        if open.block(at.place, at.record.sum)?.is_some() {
+            return Ok(n);
+        }
     }
-    items.reverse();
-    let mut last = 0;
-    for i in &mut items {
-        let written = u64::from(i.at.record.written_at) * 1_000_000_000;
-        last = written.max(last + 1);
-        i.mtime_ns = last;
-    }
-    (items, stale)
+    Ok(0)
 }

@@ -1,5 +1,5 @@
 //! Blocks from files into extents and back, in place and within the bound. Every block is read whole and compared with
-//! its checksum; it leaves its old place only when it is durable in the new one. So a conversion that ends early, killed
+//! its checksum; it leaves its old place only when it is durable in the new one and was read there. So a conversion that ends early, killed
 //! or not, has lost nothing: a block that lies in both places is found again, and a second run goes on.
 //!
 //! Newest blocks go first. Where the bound has no room for the rest (files take more than slots), the oldest are dropped,
@@ -26,6 +26,7 @@ use super::{
     Admin, Claim, OnProgress, Progress,
     extents::ExtentFiles,
     identity::Config,
+    temps::Temps,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -65,8 +66,10 @@ pub struct ConvertedNamespace {
     pub moved: u64,
     /// Of these, blocks of a stock tier, which had no checksum to be compared with.
     pub unverified: u64,
-    /// Blocks that lay in the new layout too; the old copy went.
+    /// Blocks that lay in the new layout too; the old copy went, after the other was read and compared.
     pub present: u64,
+    /// Blocks that lay in the new layout too, and bad there: the file took the place of such a slot.
+    pub rescued: u64,
     /// Oldest blocks that went for want of room; of a plan, an estimate.
     pub dropped: u64,
     /// Blocks that do not fit their checksum. A file stays for `verify --repair`, a slot loses its record.
@@ -132,7 +135,7 @@ struct Work<'a> {
     room: Room,
     /// Unit of allocation.
     unit: u64,
-    temps: AtomicU64,
+    temps: Temps,
     progress: OnProgress<'a>,
     blocks: AtomicU64,
     of_blocks: AtomicU64,
@@ -197,7 +200,7 @@ impl Admin {
             apply: claim.is_some(),
             room: Room::new(bound, used),
             unit: space.block,
-            temps: AtomicU64::new(u64::from(std::process::id()) << 40 ^ self.clock.unix_seconds() << 20),
+            temps: Temps::new(self.clock.unix_seconds()),
             progress,
             blocks: AtomicU64::new(0),
             of_blocks: AtomicU64::new(0),

@@ -2,7 +2,8 @@
 //! more room is needed than for the blocks between two syncs.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     path::{Path, PathBuf},
 };
@@ -11,14 +12,17 @@ use foldhash::fast::FixedState;
 
 use super::{
     Target, Work,
-    place::{Open, Place, runs},
+    place::{Open, Place, memory, runs},
 };
 use crate::{
     block::{Fingerprint, Key},
     error::{IoClass, classify},
     fs::{
-        admin::{extents::map_parallel, survey::last_page},
-        layout::{Fan, Leaf, Location, Parsed, Part, leaf_dir, parse_file, temp_name},
+        admin::{
+            extents::{ExtentFiles, Look, look, map_parallel},
+            survey::last_page,
+        },
+        layout::{Fan, Leaf, Location, Parsed, Part, leaf_dir, parse_file},
         trailer::{TRAILER_BYTES, decode},
         watch::{Met, Watch},
     },
@@ -97,8 +101,10 @@ struct Packing<'t> {
     place: Place,
     /// Free slots, next one last.
     free: Vec<(usize, u32)>,
-    /// Sums of what is packed.
-    packed: HashMap<Fingerprint, u128, FixedState>,
+    /// Where keys have records, by their numbers in `place`, latest first.
+    packed: HashMap<Fingerprint, Vec<usize>, FixedState>,
+    /// Whether an extent was made since all was made durable.
+    made: bool,
     /// The number of the next record: lower than all before.
     sequence: u64,
     slot_bytes: u64,
@@ -122,18 +128,23 @@ impl Work<'_> {
         // the newest last: taken first
         files.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
         *self.of_blocks.get_mut() += files.len() as u64;
-        let place = self.extents(t)?;
+        let mut place = self.extents(t)?;
+        place.records.sort_unstable_by_key(|r| Reverse(r.record.sequence));
+        let mut packed: HashMap<Fingerprint, Vec<usize>, FixedState> = HashMap::default();
+        for (n, r) in place.records.iter().enumerate() {
+            packed
+                .entry(r.record.key.fingerprint(t.seed))
+                .or_default()
+                .push(n);
+        }
         let len = usize::try_from(t.len).map_err(io::Error::other)?;
         let slot_bytes = slot_bytes(len);
         let bound = self.room.used() + self.room.left();
         let oldest = place.records.iter().map(|r| r.record.sequence).min();
         let mut p = Packing {
             free: place.free.iter().rev().copied().collect(),
-            packed: place
-                .records
-                .iter()
-                .map(|r| (r.record.key.fingerprint(t.seed), r.record.sum))
-                .collect(),
+            packed,
+            made: false,
             sequence: oldest.unwrap_or(FIRST_SEQUENCE).min(FIRST_SEQUENCE),
             nominal: Header::slots_in(Pack::new(len, bound).nominal, slot_bytes).max(1),
             place,
@@ -255,10 +266,7 @@ impl Work<'_> {
             made_at: self.admin.clock.unix_seconds(),
         };
         // without its table a data file is nothing: the table comes last
-        let data = self.make_part(&dir, &name(Part::Data, nonce), &|f| match f.fd() {
-            Some(fd) => Ok(rustix::fs::ftruncate(fd, header.data_len())?),
-            None => f.allocate(header.data_len()),
-        })?;
+        let data = self.make_part(&dir, &name(Part::Data, nonce), &|f| f.set_len(header.data_len()))?;
         let table = self.make_part(&dir, &name(Part::Table, nonce), &|f| {
             match f.allocate(header.table_len()) {
                 Err(e) if classify(&e) != IoClass::Invalid => return Err(e),
@@ -270,8 +278,25 @@ impl Work<'_> {
         let table = table.inspect_err(|_| {
             let _ = disk.remove_file(&data);
         })?;
+        let files = ExtentFiles {
+            nonce,
+            table: Some(table.clone()),
+            data: Some(data.clone()),
+        };
+        let right = match look(disk, &files, OpenMode::ReadWrite)? {
+            (Look::Whole(found), Some(file)) if found == header => Some(file),
+            _ => None,
+        };
+        let Some(file) = right else {
+            for part in [&table, &data] {
+                disk.remove_file(part)?;
+            }
+            return Err(io::Error::other(
+                "a new extent reads back otherwise than it was written",
+            ));
+        };
         let open = Open {
-            table: disk.open(&table, OpenMode::ReadWrite, false)?,
+            table: file,
             data: disk.open(&data, OpenMode::ReadWrite, false)?,
             paths: [table, data],
             header,
@@ -281,6 +306,7 @@ impl Work<'_> {
         let number = p.place.open.len();
         p.free.extend((0..slots).rev().map(|place| (number, place)));
         p.place.open.push(open);
+        p.made = true;
         p.t.report.extents += 1;
         Ok(())
     }
@@ -293,14 +319,11 @@ impl Work<'_> {
         fill: &dyn Fn(&dyn DiskFile) -> io::Result<()>,
     ) -> io::Result<PathBuf> {
         let disk = &*self.admin.disk;
-        let n = self.temps.fetch_add(1, Ordering::Relaxed);
-        let (temp, path) = (dir.join(temp_name(name, n)), dir.join(name));
-        let made = disk.open(&temp, OpenMode::CreateNew, false).and_then(|f| {
-            let _ = f.try_lock();
-            fill(&*f)?;
-            f.sync()?;
-            disk.rename(&temp, &path)
-        });
+        let path = dir.join(name);
+        let (temp, f) = self.temps.create(disk, dir, name, false)?;
+        let made = fill(&*f)
+            .and_then(|()| f.sync())
+            .and_then(|()| disk.rename(&temp, &path));
         match made {
             Ok(()) => Ok(path),
             Err(e) => {
@@ -363,7 +386,7 @@ impl Work<'_> {
         if stat.len != t.len && stat.len != whole {
             return Ok(Found::Other);
         }
-        let (mut bytes, mut page) = (vec![0; slot_bytes], [0; TRAILER_BYTES]);
+        let (mut bytes, mut page) = (memory(slot_bytes)?, [0; TRAILER_BYTES]);
         let block = bytes.get_mut(..len).unwrap_or_default();
         if read_full(&*file, block, &mut page)? as u64 != stat.len {
             return Ok(Found::Other);
@@ -387,6 +410,13 @@ impl Work<'_> {
             let Parsed::Block(Some(key)) = parse_file(&f.name, f.fan, f.leaf) else {
                 return Ok(Found::Other);
             };
+            // without a checksum of its own, only a second look tells what the file holds
+            let mut again = memory(len)?;
+            if read_full(&*file, &mut again, &mut [])? != len || block_sum(&again) != sum {
+                return Err(io::Error::other(
+                    "the file reads differently when it is read again: it stays",
+                ));
+            }
             let seconds = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
             (key, seconds, false)
         };
@@ -405,26 +435,17 @@ impl Work<'_> {
         })))
     }
 
-    /// Writes blocks into free slots, then their records; when both are durable the files go.
+    /// Writes blocks into free slots, then their records; when both are durable, and read back as they should be, the
+    /// files go.
     fn write_batch(&mut self, p: &mut Packing<'_>, blocks: Vec<Block>) -> io::Result<()> {
-        let mut gone = Vec::with_capacity(blocks.len());
+        let (present, extents, blocks) = self.already_packed(p, blocks)?;
         let mut placed: Vec<(usize, u32, Block)> = Vec::with_capacity(blocks.len());
         for b in blocks {
-            match p.packed.get(&b.key.fingerprint(p.t.seed)) {
-                // a run before this one packed it
-                Some(&sum) if sum == b.sum => {
-                    p.t.report.present += 1;
-                    gone.push(b);
-                }
-                Some(_) => p.t.report.kept += 1,
-                None => {
-                    let Some((extent, place)) = p.free.pop() else {
-                        continue;
-                    };
-                    placed.push((extent, place, b));
-                }
+            if let Some((extent, place)) = p.free.pop() {
+                placed.push((extent, place, b));
             }
         }
+        placed.sort_by_key(|b| b.0);
         for part in placed.chunk_by(|a, b| a.0 == b.0) {
             let Some(open) = part.first().and_then(|f| p.place.open.get(f.0)) else {
                 continue;
@@ -434,15 +455,91 @@ impl Work<'_> {
             self.room.change(before, open.allocated());
             written?;
         }
-        for (_, _, b) in placed {
-            p.t.report.moved += 1;
-            p.t.report.unverified += u64::from(!b.trailer);
-            gone.push(b);
+        // a run before this one may have been killed before it made them durable
+        for open in extents.into_iter().filter_map(|n| p.place.open.get(n)) {
+            open.sync()?;
         }
-        for b in &gone {
-            p.packed.insert(b.key.fingerprint(p.t.seed), b.sum);
+        if std::mem::take(&mut p.made) {
+            self.sync()?;
         }
-        let removed = map_parallel(self.admin.threads, &gone, |b| {
+        let mut gone = present;
+        gone.extend(self.read_back(p, placed)?);
+        self.remove_files(&gone);
+        Ok(())
+    }
+
+    /// Sorts blocks by whether a slot holds them too, which is read: those in both places, their extents, and those to be
+    /// written. A record whose slot does not hold its block goes, and the file takes its place.
+    fn already_packed(
+        &self,
+        p: &mut Packing<'_>,
+        blocks: Vec<Block>,
+    ) -> io::Result<(Vec<Block>, BTreeSet<usize>, Vec<Block>)> {
+        let place = &p.place;
+        let of = |b: &Block| p.packed.get(&b.key.fingerprint(p.t.seed));
+        let copies = map_parallel(self.admin.threads, &blocks, |b| copy_of(place, of(b), b));
+        let (mut present, mut extents, mut rest) = (Vec::new(), BTreeSet::new(), Vec::new());
+        for (b, copy) in blocks.into_iter().zip(copies) {
+            for &n in &copy.bad {
+                let Some(at) = p.place.records.get(n) else {
+                    continue;
+                };
+                if let Some(open) = p.place.open.get(at.extent) {
+                    open.forget(at.place, 1)?;
+                    p.free.push((at.extent, at.place));
+                }
+            }
+            p.t.report.rescued += u64::from(!copy.bad.is_empty());
+            if let Some(of) = p.packed.get_mut(&b.key.fingerprint(p.t.seed)) {
+                of.retain(|n| !copy.bad.contains(n));
+            }
+            match copy.found {
+                Ok(Some((extent, sum))) if sum == b.sum => {
+                    p.t.report.present += 1;
+                    extents.insert(extent);
+                    present.push(b);
+                }
+                Ok(Some(_)) => p.t.report.kept += 1,
+                Ok(None) => rest.push(b),
+                Err(e) => self.failed(&b.path, e),
+            }
+        }
+        Ok((present, extents, rest))
+    }
+
+    /// Reads what was written; returns the blocks whose slots hold them. The others stay in their files.
+    fn read_back(&self, p: &mut Packing<'_>, placed: Vec<(usize, u32, Block)>) -> io::Result<Vec<Block>> {
+        let open = &p.place.open;
+        let right = map_parallel(self.admin.threads, &placed, |(extent, place, b)| {
+            let open = open.get(*extent).ok_or(io::ErrorKind::InvalidInput)?;
+            open.holds(*place, &b.key, b.sum)
+        });
+        let mut out = Vec::with_capacity(placed.len());
+        for ((extent, place, b), right) in placed.into_iter().zip(right) {
+            match right {
+                Ok(true) => {
+                    p.t.report.moved += 1;
+                    p.t.report.unverified += u64::from(!b.trailer);
+                    out.push(b);
+                }
+                Ok(false) => {
+                    self.failed(
+                        &b.path,
+                        "its slot reads back otherwise than it was written: the file stays",
+                    );
+                    if let Some(open) = open.get(extent) {
+                        open.forget(place, 1)?;
+                    }
+                }
+                Err(e) => self.failed(&b.path, e),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Removes the files of blocks that are packed, and directories that become empty.
+    fn remove_files(&mut self, gone: &[Block]) {
+        let removed = map_parallel(self.admin.threads, gone, |b| {
             let removed = self.admin.disk.remove_file(&b.path);
             if let Err(e) = removed {
                 self.failed(&b.path, e);
@@ -451,12 +548,11 @@ impl Work<'_> {
             b.allocated
         });
         let mut bytes: u64 = removed.iter().sum();
-        let dirs: std::collections::BTreeSet<&PathBuf> = gone.iter().map(|b| &b.dir).collect();
+        let dirs: BTreeSet<&PathBuf> = gone.iter().map(|b| &b.dir).collect();
         for d in dirs {
             bytes += self.admin.remove_empty(d).bytes;
         }
         self.room.change(bytes, 0);
-        Ok(())
     }
 
     /// Allocates what slots without a block have not got, where there is room: later stores shall not run out of it.
@@ -476,6 +572,38 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// What slots hold of a key.
+struct Copy {
+    /// Records, by number, whose slots do not hold their block.
+    bad: Vec<usize>,
+    /// The extent that holds it, and its sum.
+    found: io::Result<Option<(usize, u128)>>,
+}
+
+/// Reads what slots hold of the key of `b`: the latest record that has its block counts.
+fn copy_of(place: &Place, records: Option<&Vec<usize>>, b: &Block) -> Copy {
+    let mut bad = Vec::new();
+    for &n in records.into_iter().flatten() {
+        let Some(at) = place.records.get(n).filter(|at| at.record.key == b.key) else {
+            continue;
+        };
+        let open = place.open.get(at.extent).ok_or(io::ErrorKind::InvalidInput);
+        let found = match open
+            .map_err(io::Error::from)
+            .and_then(|o| o.block(at.place, at.record.sum))
+        {
+            Ok(None) => {
+                bad.push(n);
+                continue;
+            }
+            Ok(Some(_)) => Ok(Some((at.extent, at.record.sum))),
+            Err(e) => Err(e),
+        };
+        return Copy { bad, found };
+    }
+    Copy { bad, found: Ok(None) }
 }
 
 /// Writes the blocks of one extent in the order of their slots, then their records in runs.

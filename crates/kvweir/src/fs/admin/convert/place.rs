@@ -2,23 +2,21 @@
 
 use std::{
     collections::BTreeSet,
-    fs::File,
     io,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FallocateFlags, fallocate, syncfs};
-
 use super::{Target, Work};
 use crate::{
+    block::Key,
     error::{IoClass, classify},
-    fs::admin::extents::{Look, Slot, look, table},
+    fs::admin::extents::{Look, Slot, look, other_part, table},
     io::{
-        DiskFile,
-        disk::{OpenMode, write_all_at},
+        Disk, DiskFile,
+        disk::{OpenMode, read_all_at, write_all_at},
     },
     pack::{
-        format::{Header, RECORD_BYTES, Record},
+        format::{Header, RECORD_BYTES, Record, block_sum},
         slot_bytes,
     },
 };
@@ -80,6 +78,48 @@ impl Open {
         self.table.sync()
     }
 
+    /// The block in a slot, if it is the one whose sum a record tells; `None`: it is not, looked at twice.
+    pub(super) fn block(&self, place: u32, sum: u128) -> io::Result<Option<Vec<u8>>> {
+        let len = usize::try_from(self.header.block_len).map_err(io::Error::other)?;
+        let mut block = memory(len)?;
+        for _ in 0..2 {
+            let n = read_all_at(&*self.data, &mut block, self.header.slot_at(place))?;
+            if n == len && block_sum(&block) == sum {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the table says that a block lies in a slot, and it does.
+    pub(super) fn holds(&self, place: u32, key: &Key, sum: u128) -> io::Result<bool> {
+        let mut bytes = [0; RECORD_BYTES];
+        for _ in 0..2 {
+            read_all_at(&*self.table, &mut bytes, Header::record_at(place))?;
+            let record = Record::decode(&bytes, self.header.nonce, place);
+            if record.is_some_and(|r| r.key == *key && r.sum == sum) {
+                return Ok(self.block(place, sum)?.is_some());
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether no slot has a record that can be read, looked at twice where one cannot.
+    pub(super) fn is_empty(&self) -> io::Result<bool> {
+        for _ in 0..2 {
+            let (mut blocks, mut damaged) = (0, 0);
+            table(&*self.table, &self.header, &mut |_, _, slot| match slot {
+                Slot::Block(_) => blocks += 1,
+                Slot::Damaged => damaged += 1,
+                Slot::Empty => {}
+            })?;
+            if blocks > 0 || damaged == 0 {
+                return Ok(blocks == 0);
+            }
+        }
+        Ok(true)
+    }
+
     /// Takes the records of `len` slots away.
     pub(super) fn forget(&self, first: u32, len: u32) -> io::Result<()> {
         let zeros = vec![0; len as usize * RECORD_BYTES];
@@ -88,16 +128,21 @@ impl Open {
 
     /// Gives the bytes of `len` slots back; `false` where the file system cannot.
     pub(super) fn give_back(&self, first: u32, len: u32) -> io::Result<bool> {
-        let Some(fd) = self.data.fd() else {
-            return Ok(false);
-        };
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes = u64::from(len) * u64::from(self.header.slot_bytes);
-        match fallocate(fd, flags, self.header.slot_at(first), bytes).map_err(io::Error::from) {
+        match self.data.punch(self.header.slot_at(first), bytes) {
             Err(e) if classify(&e) == IoClass::Invalid => Ok(false),
             r => r.map(|()| true),
         }
     }
+}
+
+/// Zeros, if there is so much memory.
+pub(super) fn memory(len: usize) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(len)
+        .map_err(|_| io::ErrorKind::OutOfMemory)?;
+    out.resize(len, 0);
+    Ok(out)
 }
 
 /// Runs of places that follow each other: first and length.
@@ -129,6 +174,12 @@ pub(super) struct Place {
     pub(super) free: Vec<(usize, u32)>,
 }
 
+/// Whether the other file of the extent that has `path` is provably not there.
+fn is_alone(disk: &dyn Disk, path: &Path) -> bool {
+    let gone = |e: io::Error| e.kind() == io::ErrorKind::NotFound;
+    other_part(path).is_some_and(|other| disk.stat(&other).is_err_and(gone))
+}
+
 impl Work<'_> {
     /// Opens the extents of a namespace; counts those that cannot be used.
     pub(super) fn extents(&mut self, t: &mut Target) -> io::Result<Place> {
@@ -149,7 +200,7 @@ impl Work<'_> {
             let (header, file) = match (found, file) {
                 (Look::Whole(h), Some(file)) if usable(&h) => (h, file),
                 // its making was interrupted, and nobody else is here
-                (Look::Half(path), _) if self.apply => {
+                (Look::Half(path), _) if self.apply && is_alone(disk, &path) => {
                     let bytes = disk.stat(&path).map_or(0, |s| s.allocated);
                     disk.remove_file(&path)?;
                     let dirs = path.parent().map_or(0, |d| self.admin.remove_empty(d).bytes);
@@ -186,7 +237,7 @@ impl Work<'_> {
 
     /// Makes all that was written below the root survive a power loss.
     pub(super) fn sync(&self) -> io::Result<()> {
-        Ok(syncfs(File::open(&self.admin.root)?)?)
+        self.admin.disk.sync_all(&self.admin.root)
     }
 
     /// Allocated bytes of directories, those that are not there counting none.
