@@ -1,9 +1,9 @@
 """What a tier costs vLLM's scheduler thread: KvweirFsTier beside stock ``fs``, in one run.
 
-    $SHARED/vllm-rig/env.sh mgr python benches/vllm_step.py --dir /some/disk [--rounds 7]
+    scripts/vllm-env mgr python benches/vllm_step.py --dir /some/disk [--rounds 7]
 
-Drives vLLM's own tiering manager with the rig's scheduler loop. Two questions, each idle and with one Python thread
-that never gives up the interpreter's lock of itself:
+Drives vLLM's own tiering manager with the scheduler loop of the tests (``vllm_driver``). Two questions, each idle and
+with one Python thread that never gives up the interpreter's lock of itself:
 
 * a 32k-token prompt of 2,048 chunks, cold and then warm (primary dropped): the time inside the tier's calls, summed by
   step. ``worst`` is the longest step, ``asking`` the median of the steps in which the tier was asked for keys, ``all``
@@ -29,7 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from vllm.v1.kv_offload.base import LookupResult, ReqContext
-from vllm_sim import Engine, prompt_keys
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "crates/kvweir-python/tests/helpers"))
+
+from vllm_driver import Driver, prompt as prompt_keys  # noqa: E402
 
 CALLS = (
     "lookup",
@@ -132,22 +135,18 @@ def spinning(on: bool) -> Iterator[None]:
             thread.join()
 
 
-def run(engine: Engine, meter: Meter) -> list[dict[str, int]]:
+def run(engine: Driver, meter: Meter) -> list[dict[str, int]]:
     """Steps until nothing is left to do; the time in the tier's calls, by step."""
     deadline = time.monotonic() + 300
     while True:
-        with engine.locked():
-            busy = engine.reqs or engine.pending or engine.mgr.has_pending_work()
-        if not busy:
+        if not engine.busy():
             return meter.take()
         if time.monotonic() > deadline:
             raise TimeoutError("the engine does not come to rest")
         engine.step()
-        with engine.locked():
-            engine.mgr.get_stats()
-            list(engine.mgr.take_events())
+        engine.stats()
+        engine.take_events()
         meter.end_step()
-        time.sleep(0.001)
 
 
 def by_step(steps: list[dict[str, int]]) -> dict[str, float]:
@@ -159,36 +158,36 @@ def by_step(steps: list[dict[str, int]]) -> dict[str, float]:
 
 def prompt(tier: dict[str, Any], spin: bool, salt: str) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """A cold and a warm pass of one prompt; also where the time went."""
-    engine = Engine([tier], num_chunks=CHUNKS + 64, block_bytes=CHUNK_BYTES, chunks_per_step=512, probe=False)
+    engine = Driver([tier], slots=CHUNKS + 64, block_bytes=CHUNK_BYTES, chunks_per_step=512, metered=False)
     try:
         meter = Meter(engine.tiers[0])
         keys = prompt_keys(CHUNKS, salt=salt)
         out, parts = {}, {}
         for name in ("cold", "warm"):
             with spinning(spin):
-                request = engine.add_request(name, keys)
+                request = engine.add(keys)
                 steps = run(engine, meter)
             if name == "warm" and request.hits != CHUNKS:
                 raise AssertionError(f"{request.hits} of {CHUNKS} chunks came back")
             out |= {f"{name} {k}": v for k, v in by_step(steps).items()}
             parts[name] = {c: sum(s.get(c, 0) for s in steps) / 1e3 for c in CALLS}
-            engine.drop_primary()
+            engine.forget()
         return out, parts
     finally:
-        engine.shutdown()
+        engine.close()
 
 
 def resolve(tier: dict[str, Any], spin: bool, salt: str) -> dict[str, float]:
     """Microseconds until all keys of a prompt on disk were answered HIT."""
-    engine = Engine([tier], num_chunks=RESOLVE + 64, block_bytes=CHUNK_BYTES, chunks_per_step=512, probe=False)
+    engine = Driver([tier], slots=RESOLVE + 64, block_bytes=CHUNK_BYTES, chunks_per_step=512, metered=False)
     try:
         meter = Meter(engine.tiers[0])
         keys = prompt_keys(RESOLVE, salt=salt)
-        engine.add_request("store", keys)
+        engine.add(keys)
         run(engine, meter)
     finally:
-        engine.shutdown()
-    engine = Engine([tier], num_chunks=64, block_bytes=CHUNK_BYTES, probe=False)
+        engine.close()
+    engine = Driver([tier], slots=64, block_bytes=CHUNK_BYTES, metered=False)
     try:
         asked, context = engine.tiers[0], ReqContext(req_id="resolve")
         asked.on_new_request(context)
@@ -207,7 +206,7 @@ def resolve(tier: dict[str, Any], spin: bool, salt: str) -> dict[str, float]:
         asked.on_request_finished(context)
         return {"3600 keys": took}
     finally:
-        engine.shutdown()
+        engine.close()
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""Where the environments and the real engine come from; see ``rig.py``."""
+"""What the tests of the real engine share; see ``host.py``."""
 
 import os
 from pathlib import Path
 
 import pytest
-import rig
 
 EXTENDED = os.environ.get("KVWEIR_EXTENDED") == "1"
 
@@ -15,11 +14,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what cannot or should not run, with the reason."""
+    """Leaves out what takes long, unless it is asked for."""
     for item in items:
-        if not rig.ENV.exists():
-            item.add_marker(pytest.mark.skip(reason=f"{rig.ENV} is not there: set KVWEIR_SHARED"))
-        elif "extended" in item.keywords and not EXTENDED:
+        if "extended" in item.keywords and not EXTENDED:
             item.add_marker(pytest.mark.skip(reason="set KVWEIR_EXTENDED=1"))
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import rig
+import host
 from engine import prompt
+from places import MODEL, VLLM_ENV
 
 READY_S = 600
 ANSWER_S = 300
@@ -42,8 +43,8 @@ class Server:
                 "secondary_tiers": tiers,
             },
         }
-        # what `vllm serve` runs; the command itself wants a distribution called vllm, which the rig's 0.33 is not
-        command = [str(rig.ENV), env, "python", "-m", "vllm.entrypoints.openai.api_server", "--model", str(rig.MODEL)]
+        # what `vllm serve` runs; the command itself wants a distribution called vllm, which cpu33 is not
+        command = [str(VLLM_ENV), env, "python", "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "tiny"]
         command += ["--dtype", "float32", "--enforce-eager", "--block-size", "32", "--max-model-len", "8192"]
         command += ["--max-num-batched-tokens", "8192", "--max-num-seqs", "8", "--enable-prefix-caching"]
@@ -68,7 +69,7 @@ class Server:
         raise AssertionError("the server does not come up")
 
     def __exit__(self, *_: object) -> None:
-        rig.stop(self.process)
+        host.stop(self.process)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """One request on a connection of its own."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import rig
-from rig import Engine, Round, tier
+import host
+from host import Engine, Round, tier
 
 LONG, SPOILED, SHORTENED, LATER = (1, 4096), (2, 1536), (3, 1536), (4, 2048)
 BLOCK_TOKENS = 32
@@ -38,10 +38,10 @@ class Chain:
 @pytest.fixture(scope="session")
 def small(work: Path) -> Iterator[tuple[Engine, bool]]:
     """Two tiers: one bounded to a tenth of the working set, one on a file system that is full."""
-    with rig.mounted(64 << 20) as full:
+    with host.mounted(64 << 20) as full:
         tiers = [tier(work / "small", max_bytes="2MiB")]
         if full is not None:
-            rig.fill(full, leave=32 << 10)
+            host.fill(full, leave=32 << 10)
             tiers.append(tier(full / "root"))
         prompts = [SPOILED, SHORTENED, LONG, SPOILED]
         # the primary holds a third of a long prompt: later prompts push earlier ones out

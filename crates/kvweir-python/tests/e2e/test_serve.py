@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import rig
+import host
 from server import Load, Sampler, Server
 
 EXTENDED = os.environ.get("KVWEIR_EXTENDED") == "1"
@@ -27,7 +27,7 @@ PROMPTS = [(100 + i, 512 + 32 * (i % 32)) for i in range(48)]
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file system that holds nothing but the tier's root."""
-    with rig.disk_image(tmp_path_factory.mktemp("serve"), 512 << 20) as place:
+    with host.disk_image(tmp_path_factory.mktemp("serve"), 512 << 20) as place:
         if place is None:
             pytest.skip("no right to mount a disk image")
         yield place
@@ -40,11 +40,11 @@ def tier_shutdown_s(log: Path) -> float | None:
 
 
 def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, work: Path) -> None:
-    root, empty = disk / "root", rig.used(disk)
-    tiers = [rig.tier(root, max_bytes=BOUND)]
+    root, empty = disk / "root", host.used(disk)
+    tiers = [host.tier(root, max_bytes=BOUND)]
     with (
         Server(ENV, work / "serve.log", tiers, "--shutdown-timeout", "10") as server,
-        Sampler(lambda: rig.used(disk) - empty) as watched,
+        Sampler(lambda: host.used(disk) - empty) as watched,
     ):
         with Load(server, CLIENTS, PROMPTS) as load:
             time.sleep(LOAD_S)
@@ -64,7 +64,7 @@ def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, wo
         assert watched.looks > LOAD_S * 10
         assert watched.worst <= BOUND
 
-        with rig.frozen(disk):
+        with host.frozen(disk):
             fill_queue(server)
             queued = server.metrics()
         took = server.terminate()
@@ -76,7 +76,7 @@ def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, wo
         assert queued["vllm:kvweir_queued_blocks"] > 100
         assert ours is not None and ours < 2.0
         assert took < 2.0 + 10.0
-    assert rig.used(disk) - empty <= BOUND
+    assert host.used(disk) - empty <= BOUND
     if EXTENDED:
         killed_and_started_again(disk, root, empty, work)
 
@@ -98,7 +98,7 @@ def fill_queue(server: Server) -> None:
 
 def killed_and_started_again(disk: Path, root: Path, empty: int, work: Path) -> None:
     """vLLM kills the engine on SIGTERM and never calls the tier."""
-    tiers = [rig.tier(root, max_bytes=BOUND)]
+    tiers = [host.tier(root, max_bytes=BOUND)]
     with Server(ENV, work / "killed.log", tiers) as server:
         with Load(server, CLIENTS, PROMPTS) as load:
             time.sleep(15)
@@ -109,7 +109,7 @@ def killed_and_started_again(disk: Path, root: Path, empty: int, work: Path) -> 
     on_disk = sum(1 for _ in root.rglob("*.bin"))
     with (
         Server(ENV, work / "again.log", tiers, "--shutdown-timeout", "10") as server,
-        Sampler(lambda: rig.used(disk) - empty) as watched,
+        Sampler(lambda: host.used(disk) - empty) as watched,
     ):
         found = server.settled_metrics()
         print(f"{on_disk} files after the kill, {found['vllm:kvweir_recovered_blocks']:.0f} blocks found at start")

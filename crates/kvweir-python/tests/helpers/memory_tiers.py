@@ -1,7 +1,7 @@
 """A tier of vLLM's interface in a dictionary, and tiers that do one thing wrong each: what a driver must tell apart.
 
-Jobs end when they are polled, so that all is the same in every run. Blocks are kept by ``store``, a name: a later tier of
-the same name has them, as after a restart.
+Jobs end when they are polled, so that all is the same in every run. Blocks are kept by ``store``, a name: a later tier
+of the same name has them, as after a restart.
 """
 
 from collections import Counter, defaultdict

@@ -1,13 +1,14 @@
-"""Tests inside vLLM: its real tiering manager, driven by the rig's simulated engine."""
+"""Tests inside vLLM: its real tiering manager under the driver of ``helpers/vllm_driver``."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from places import RIG, rig_missing
+
+if TYPE_CHECKING:
+    from vllm_driver import Driver
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -22,44 +23,27 @@ def vllm_is_there() -> None:
         pytest.skip("vLLM is not installed")
 
 
-@pytest.fixture(scope="session")
-def sim() -> Any:
-    """The rig's simulated engine."""
-    if missing := rig_missing():
-        pytest.skip(missing)
-    sys.path[:0] = [str(RIG), str(RIG / "tiers")]
-    sys.dont_write_bytecode = True
-    import vllm_sim
-
-    return vllm_sim
-
-
 class Engine:
     """One lifetime of vLLM's manager over the primary and some secondary tiers."""
 
-    def __init__(self, sim: Any, tiers: list[dict[str, Any]], **config: Any) -> None:
-        config.setdefault("probe", False)
-        config.setdefault("num_chunks", 64)
-        self.inner = sim.Engine(tiers, **config)
-        self.sim = sim
-        self.tier = self.inner.tiers[0]
-        self.mgr = self.inner.mgr
-        self.served = 0
+    def __init__(self, tiers: list[dict[str, Any]], **shape: Any) -> None:
+        from vllm_driver import Driver
 
-    def ask(self, keys: list[bytes], timeout: float = 60.0) -> int:
+        self.inner: Driver = Driver(tiers, **shape)
+        self.tier = self.inner.tiers[0]
+        self.mgr = self.inner.manager
+
+    def ask(self, keys: list[bytes]) -> int:
         """One request for ``keys`` to its end: how many were hits. Every loaded byte is checked."""
-        self.served += 1
-        r = self.inner.add_request(f"request-{self.served}", keys)
-        self.inner.run_until_done(timeout=timeout)
-        return r.hits
+        return self.inner.ask(keys).hits or 0
 
     def forget(self) -> None:
         """Empties the primary."""
-        self.inner.drop_primary()
+        self.inner.forget()
 
     def keys(self, n: int, salt: str = "p") -> list[bytes]:
         """The keys of a prompt of ``n`` chunks."""
-        return self.sim.prompt_keys(n, salt=salt)
+        return self.inner.prompt(n, salt)
 
     def path(self, key: bytes) -> Path:
         """Where a block lies."""
@@ -67,23 +51,22 @@ class Engine:
 
 
 @pytest.fixture
-def start(sim: Any) -> Iterator[Callable[..., Engine]]:
+def start() -> Iterator[Callable[..., Engine]]:
     """Starts engines and stops them."""
     running: list[Engine] = []
 
-    def make(*tiers: dict[str, Any], **config: Any) -> Engine:
-        e = Engine(sim, list(tiers), **config)
-        running.append(e)
-        return e
+    def make(*tiers: dict[str, Any], **shape: Any) -> Engine:
+        running.append(Engine(list(tiers), **shape))
+        return running[-1]
 
     def stop(e: Engine) -> None:
         running.remove(e)
-        e.inner.shutdown()
+        e.inner.close()
 
     make.stop = stop  # type: ignore[attr-defined]
     yield make
     for e in running:
-        e.inner.shutdown()
+        e.inner.close()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
-"""vLLM's real tiering manager drives the tier: store and load, restart, shared prefixes, pressure, resets in the middle of
-transfers, a 32k-token prompt; bounded and unbounded, at three chunk sizes; every loaded byte compared.
+"""A second opinion: scenarios that others wrote against vLLM's manager, where they are at hand.
+
+Store and load, restart, shared prefixes, pressure, resets in the middle of transfers, a 32k-token prompt; bounded and
+unbounded, at three chunk sizes. ``test_scenarios.py`` asks the same of our own driver.
 """
 
 import json

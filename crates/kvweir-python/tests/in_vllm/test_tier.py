@@ -21,7 +21,8 @@ def on_disk(root) -> int:
 
 def settle(engine) -> None:
     """Runs steps until no work is left."""
-    engine.inner.run_until_done()
+    engine.inner.run()
+    engine.inner.settle()
 
 
 def metrics(engine) -> dict[str, float]:
@@ -33,12 +34,12 @@ def metrics(engine) -> dict[str, float]:
 
 
 def test_a_lookup_is_answered_at_once_in_a_bounded_directory(start, ours):
-    e = start(ours(), probe=True)
+    e = start(ours())
     keys = e.keys(32)
     e.ask(keys)
     e.forget()
     e.ask(keys)
-    answers = e.inner.probes[0].lookup_results
+    answers = e.inner.meters[0].lookups
     assert answers["HIT"] == 32 and answers["MISS"] >= 1
     assert "RETRY" not in answers
 
@@ -67,7 +68,7 @@ def test_an_unknown_setting_is_refused_by_name(start, ours):
 def test_blocks_served_from_host_memory_do_not_look_cold(start, ours, tmp_path):
     # room for some 30 of these blocks on disk; the hot prompt stays in the primary (64) and is never loaded
     e = start(ours(max_bytes="1MiB"), block_bytes=16384)
-    if not hasattr(e.inner.add_request("probe", e.keys(1, "x")).ctx, "_offload_key_positions"):
+    if not hasattr(e.inner.add(e.keys(1, "x")).context, "_offload_key_positions"):
         pytest.skip("this vLLM does not tell the positions of a request's keys (before 0.31 it calls touch)")
     settle(e)
     hot = e.keys(8, "hot")
@@ -94,7 +95,7 @@ def test_without_use_the_same_blocks_are_evicted(start, ours):
 
 def test_the_bound_holds_under_pressure(start, ours, tmp_path):
     bound = 2 << 20
-    e = start(ours(max_bytes=bound), block_bytes=16384, num_chunks=48)
+    e = start(ours(max_bytes=bound), block_bytes=16384, slots=48)
     rnd = random.Random(7)
     prompts = [e.keys(rnd.randrange(4, 20), f"prompt {i}") for i in range(20)]
     for _ in range(60):
@@ -108,7 +109,7 @@ def test_the_bound_holds_under_pressure(start, ours, tmp_path):
 def test_pins_end_with_the_request_also_when_no_promotion_comes(start, ours):
     from vllm.v1.kv_offload.base import ReqContext
 
-    e = start(ours(), num_chunks=8)
+    e = start(ours(), slots=8)
     wanted, other = e.keys(8, "wanted"), e.keys(8, "other")
     e.ask(wanted)
     e.forget()
@@ -132,17 +133,15 @@ def test_pins_end_with_the_request_also_when_no_promotion_comes(start, ours):
 
 
 def test_no_pin_is_left_after_many_requests_and_aborts(start, ours):
-    e = start(ours(max_bytes="4MiB"), num_chunks=32)
+    e = start(ours(max_bytes="4MiB"), slots=32)
     rnd = random.Random(3)
     prompts = [e.keys(12, f"p{i}") for i in range(12)]
     for i in range(60):
-        r = e.inner.add_request(f"r{i}", rnd.choice(prompts))
+        r = e.inner.add(rnd.choice(prompts))
         for _ in range(rnd.randrange(4)):
             e.inner.step()
-        if rnd.random() < 0.3 and r.state == "waiting" and not r.done:
-            with e.inner.locked():
-                e.mgr.on_request_finished(r.ctx)
-            e.inner.reqs.pop(r.rid, None)
+        if rnd.random() < 0.3:
+            e.inner.abort(r)
     settle(e)
     assert e.tier.stats()["pinned_blocks"] == 0
 
@@ -227,7 +226,7 @@ def test_poll_time_is_not_taken_for_device_time(start, ours):
     e = start(ours(backpressure={"backpressure_cls": "kvweir.vllm.KvweirDetector", "warmup_completions": 1}))
     # a healthy disk, and steps of 50 ms with one small job each: fed by the poll, most of these would be dropped
     for i in range(40):
-        e.inner.add_request(f"r{i}", e.keys(1, f"slow {i}"))
+        e.inner.add(e.keys(1, f"slow {i}"))
         e.inner.step()
         time.sleep(0.05)
     settle(e)
@@ -264,25 +263,13 @@ def test_jobs_that_fail_count_as_failures_also_when_some_blocks_were_written(sta
     assert detector.inflight_bytes == 0
 
 
-def with_events(sim, monkeypatch) -> None:
-    """The rig's configuration, with vLLM's KV events on."""
-    make = sim.make_config
-
-    def on(*args, **named):
-        import dataclasses
-
-        return dataclasses.replace(make(*args, **named), enable_kv_cache_events=True)
-
-    monkeypatch.setattr(sim, "make_config", on)
-
-
-def test_events_tell_the_true_residency(start, ours, sim, monkeypatch):
+def test_events_tell_the_true_residency(start, ours):
     from vllm.v1.kv_offload.base import Medium
 
     from kvweir.vllm import compat
 
-    with_events(sim, monkeypatch)
-    e = start(ours(max_bytes="1MiB", enable_kv_events=True, locality="LOCAL"), block_bytes=16384)
+    stanza = ours(max_bytes="1MiB", enable_kv_events=True, locality="LOCAL")
+    e = start(stanza, block_bytes=16384, events=True)
     here: set[bytes] = set()
     removals = 0
     every: list[bytes] = []
@@ -307,17 +294,15 @@ def test_events_tell_the_true_residency(start, ours, sim, monkeypatch):
 
 
 @pytest.mark.parametrize("tier_on", [True, False])
-def test_no_event_without_both_switches(start, ours, sim, monkeypatch, tier_on):
-    if not tier_on:
-        with_events(sim, monkeypatch)
-    e = start(ours(enable_kv_events=tier_on))
+def test_no_event_without_both_switches(start, ours, tier_on):
+    e = start(ours(enable_kv_events=tier_on), events=not tier_on)
     e.ask(e.keys(4))
     assert list(e.tier.take_events()) == []
 
 
 def test_metrics_carry_vllms_own_tier_label_and_add_up(start, ours, tmp_path):
     stock = {"type": "fs", "root_dir": str(tmp_path / "stock"), "n_read_threads": 1, "n_write_threads": 1}
-    e = start(stock, ours(), num_chunks=64)
+    e = start(stock, ours(), slots=64)
     tier = e.inner.tiers[1]
     if tier.get_stats() is None:
         pytest.skip("this vLLM takes no metrics from tiers")

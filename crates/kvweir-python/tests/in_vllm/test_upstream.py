@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from places import RIG, rig_missing
+from places import VLLM_ENV
 
 HERE = Path(__file__).parent
 FILES = ("test_backpressure.py", "test_fs_tier.py", "test_tiering_offloading.py")
@@ -33,13 +33,10 @@ def listed(table: str = "does_not_apply") -> dict[str, str]:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Upstream's tests, copied."""
     vllm = pytest.importorskip("vllm")
-    if missing := rig_missing():
-        pytest.skip(missing)
     if vllm.__version__.partition("+")[0] != VERSION:
         pytest.skip(f"vLLM {vllm.__version__} is installed, the tests at hand are of {VERSION}")
-    answer = subprocess.run([RIG / "env.sh", "src"], capture_output=True, text=True)
-    if answer.returncode:
-        pytest.skip(f"the source distribution did not come: {answer.stderr.strip()[-200:]}")
+    answer = subprocess.run([VLLM_ENV, "src"], capture_output=True, text=True)
+    assert answer.returncode == 0, f"vLLM's sources did not come: {answer.stderr.strip()[-500:]}"
     source = Path(answer.stdout.strip()) / "tests" / "v1" / "kv_offload"
     root = tmp_path_factory.mktemp("upstream")
     folder = root / "tests" / "v1" / "kv_offload" / "tiering"
@@ -47,7 +44,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for d in (folder, *list(folder.parents)[:3]):
         (d / "__init__.py").touch()
     shutil.copy(source / "conftest.py", folder.parent)
-    shutil.copy(RIG / "upstream_conftest.py", folder / "conftest.py")
     for name in FILES:
         shutil.copy(source / "tiering" / name, folder)
     return root

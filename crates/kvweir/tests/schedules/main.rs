@@ -1,6 +1,6 @@
 //! The whole engine under a scheduler that a seed drives: every lock, atomic, wait and call to the disk is a point at
-//! which another thread may go on, and each run can be repeated. Built with `RUSTFLAGS="--cfg kvweir_shuttle"` only;
-//! how to run it is in CONTRIBUTING.md.
+//! which another thread may go on, and each run can be repeated. Built with `--cfg kvweir_shuttle` only:
+//! `scripts/schedules` does.
 
 #![cfg(kvweir_shuttle)]
 

@@ -24,8 +24,8 @@ What it checks by itself, whatever the test asks for:
 
 What a test may look at: ``Request.hits`` (None before they are known), ``.waited`` (steps in which its lookup was put
 off), ``.steps``; ``d.steps``, ``d.refused_stores``; and for each tier ``d.meters[i]``: calls counted and timed
-(``calls``, ``history`` by step), ``lookups`` by answer, ``loaded_blocks``, ``used_blocks`` and ``wasted_blocks`` (loaded
-and gone again before anybody used them).
+(``calls``, ``history`` by step), ``lookups`` by answer, ``loaded_blocks``, ``used_blocks`` and ``wasted_blocks``
+(loaded and gone again before anybody used them).
 
 A request is waiting, loading, running or ended. ``add`` only queues it; ``step`` is one step; ``abort`` ends it as a
 client does who goes away. ``Driver(max_running=..., chunks_per_step=..., accelerator_chunks=...)`` limit a step as

@@ -1,4 +1,4 @@
-"""The accelerator's side of the shared region: it computes values, copies them into slots, and compares what comes back.
+"""The accelerator's side of the shared region: computes values, copies them into slots, compares what comes back.
 
 A chunk's value depends on its key alone, so whoever computes it computes the same.
 """

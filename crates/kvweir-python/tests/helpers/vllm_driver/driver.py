@@ -37,15 +37,18 @@ class NeverEnds(AssertionError):
 class Driver:
     """An engine with tiers made of ``stanzas``; see the package for how to use it.
 
-    ``spec`` is ``module:Class`` for another specification than vLLM's tiered one. Named arguments are those of ``Shape``.
+    ``spec`` is ``module:Class`` for another specification than vLLM's tiered one; without ``metered`` nothing stands
+    between manager and tiers. Other named arguments are those of ``Shape``.
     """
 
-    def __init__(self, stanzas: Iterable[dict[str, Any]], *, spec: str | None = None, **shape: Any) -> None:
+    def __init__(
+        self, stanzas: Iterable[dict[str, Any]], *, spec: str | None = None, metered: bool = True, **shape: Any
+    ) -> None:
         self.shape = Shape(**shape)
         self.spec = _spec_class(spec)(self.shape.config(list(stanzas)))
         self.manager = self.spec.get_manager()
         self.tiers: list[Any] = list(getattr(self.manager, "secondary_tiers", ()))
-        self.meters = [Meter(tier) for tier in self.tiers]
+        self.meters = [Meter(tier) for tier in self.tiers] if metered else []
         self.accelerator = Accelerator(self.spec, self.shape.chunk_bytes)
         self.copies = Copies(self.accelerator, self.shape)
         self.waiting: list[Request] = []
@@ -272,13 +275,14 @@ class Driver:
         """Who waits for what."""
         shape, here = self.shape, [*self.waiting, *self.running]
         lines = [
-            f"{what} in {steps} steps of {shape.step_s * 1000:g} ms: vLLM {versions.VERSION}, {self.spec.num_chunks} slots, "
-            f"KV groups: {shape.groups}, {len(here)} requests left, {len(self.copies.under_way)} copies under way, "
-            f"{self.refused_stores} stores refused"
+            f"{what} in {steps} steps of {shape.step_s * 1000:g} ms: "
+            f"vLLM {versions.VERSION}, {self.spec.num_chunks} slots, KV groups: {shape.groups}, "
+            f"{len(here)} requests left, "
+            f"{len(self.copies.under_way)} copies under way, {self.refused_stores} stores refused"
         ]
         lines += [f"  {meter}" for meter in self.meters]
         for request in here[:8]:
-            loads = " and ".join(str(m.loads_of[request.name]) for m in self.meters)
+            loads = " and ".join(str(m.loads_of[request.name]) for m in self.meters) or "unknown"
             lines.append(f"  {request}; {loads} blocks loaded for it")
         if len(here) > 8:
             lines.append(f"  and {len(here) - 8} more")

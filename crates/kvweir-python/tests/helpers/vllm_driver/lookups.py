@@ -10,7 +10,7 @@ PENDING = (LookupResult.HIT_PENDING, LookupResult.RETRY)
 
 
 def prompt(chunks: int, salt: str = "p", shared: int = 0) -> list[Any]:
-    """The keys in group 0. A key speaks for all before it, so prompts of two salts have ``shared`` leading keys in common."""
+    """The keys in group 0. A key speaks for all before it: prompts of two salts share ``shared`` leading keys."""
     keys, before = [], b""
     for i in range(chunks):
         words = f"shared {i}" if i < shared else f"{salt} {i}"

@@ -118,6 +118,7 @@ class Meter:
     def __str__(self) -> str:
         answers = ", ".join(f"{n} {name}" for name, n in sorted(self.lookups.items())) or "none"
         return (
-            f"{self.tier.tier_type}: lookups {answers}; {self.loaded_blocks} blocks loaded, {self.used_blocks} of them used, "
-            f"{self.wasted_blocks} for nothing; {self.stored_blocks} stored, {self.failed_blocks} failed"
+            f"{self.tier.tier_type}: lookups {answers}; "
+            f"{self.loaded_blocks} blocks loaded, {self.used_blocks} of them used, {self.wasted_blocks} for nothing; "
+            f"{self.stored_blocks} stored, {self.failed_blocks} failed"
         )

@@ -1,4 +1,4 @@
-"""Runs engines in their own processes and environments, and makes small file systems to fill."""
+"""Runs engines in their own processes and environments (``scripts/vllm-env``), and makes small file systems to fill."""
 
 import contextlib
 import json
@@ -12,29 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from places import MODEL, VLLM_ENV
+
 HERE = Path(__file__).resolve().parent
-REPO = HERE.parents[3]
-
-
-def _shared() -> Path:
-    if told := os.environ.get("KVWEIR_SHARED"):
-        return Path(told)
-    # a worktree may lie elsewhere: its main checkout is where `shared` is beside
-    common = subprocess.run(
-        ["git", "-C", str(REPO), "rev-parse", "--path-format=absolute", "--git-common-dir"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    places = [REPO.parent / "shared"]
-    if common:
-        places.append(Path(common).parent.parent / "shared")
-    return next((p for p in places if (p / "vllm-rig" / "env.sh").exists()), places[0])
-
-
-ENV = _shared() / "vllm-rig" / "env.sh"
-CACHE = Path(os.environ.get("KVWEIR_CACHE", Path.home() / ".cache" / "kvweir-vllm"))
-MODEL = CACHE / "tiny-llama"
 LIFETIME_S = 900
 
 
@@ -77,7 +57,7 @@ class Engine:
         self._log = work / f"{name}.log"
         plan_file = work / f"{name}.plan.json"
         plan_file.write_text(json.dumps({"model": str(MODEL), "cpu_bytes": 64 << 20, **plan}))
-        command = [str(ENV), env, "python", str(HERE / "engine.py"), str(plan_file), str(self._out)]
+        command = [str(VLLM_ENV), env, "python", str(HERE / "engine.py"), str(plan_file), str(self._out)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
