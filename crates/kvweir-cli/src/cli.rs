@@ -53,10 +53,10 @@ enum Command {
     /// Removes temporaries that nobody writes and directories without entries; with --older-than also namespaces into
     /// which nothing was written for so long; and vLLM's regions in /dev/shm that no process maps or has open.
     Gc(commands::gc::Args),
-    /// Check whether machine and directory suit a tier
+    /// Check whether machine and directory suit a tier, or whether settings are right
     ///
-    /// Looks at file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions. Changes
-    /// nothing.
+    /// Looks at file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions; with
+    /// --stanza at the settings for vLLM instead. Changes nothing.
     Doctor(commands::doctor::Args),
     /// Give the blocks that a stock vLLM tier wrote trailers with checksums
     ///

@@ -7,6 +7,7 @@
 //! | `ahead.rs` | lookups answered ahead |
 //! | `keys.rs` | keys, rows and positions as Python gives them |
 //! | `pressure.rs` | detector and drop policies |
+//! | `stanza.rs` | settings for the one checker of them |
 //! | `buffer.rs` | memory of Python as a region, and copies between addresses: the only `unsafe` |
 //! | `errors.rs` | one exception class an error kind |
 //! | `logs.rs` | log records, kept until Python asks for them |
@@ -17,6 +18,7 @@ mod errors;
 mod keys;
 mod logs;
 mod pressure;
+mod stanza;
 mod tier;
 
 use pyo3::prelude::*;
@@ -28,6 +30,7 @@ fn _kvweir(m: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(m)?;
     logs::register(m)?;
     pressure::register(m)?;
+    stanza::register(m)?;
     tier::register(m)?;
     buffer::register(m)
 }

@@ -111,20 +111,20 @@ impl FsTier {
             .ok_or_else(|| ClosedError::new_err("the tier was shut down"))
     }
 
-    /// The state, and the request that `context.req_id` names.
-    fn asking(&self, context: &Bound<'_, PyAny>) -> PyResult<(MutexGuard<'_, State>, RequestId)> {
+    /// The state, and the request that `context.req_id` names; none where it names none.
+    fn asking(&self, context: &Bound<'_, PyAny>) -> Option<(MutexGuard<'_, State>, RequestId)> {
         let state = self.lock();
         if let Some((known, req)) = &state.asking
             && context.is(known)
         {
             let req = *req;
-            return Ok((state, req));
+            return Some((state, req));
         }
         drop(state);
-        let name = context.getattr(pyo3::intern!(context.py(), "req_id"))?;
-        let req = request(&name.extract::<pyo3::pybacked::PyBackedStr>()?);
+        let name = context.getattr(pyo3::intern!(context.py(), "req_id")).ok()?;
+        let req = request(&name);
         self.remember(Some((context.clone().unbind(), req)));
-        Ok((self.lock(), req))
+        Some((self.lock(), req))
     }
 
     /// Replaces the remembered context; the old one is let go of outside the lock.
@@ -198,9 +198,23 @@ impl Job {
     }
 }
 
-/// The engine's number of a request's name.
-fn request(name: &str) -> RequestId {
-    RequestId(xxhash_rust::xxh3::xxh3_64(name.as_bytes()))
+/// The engine's number of a request's name, whatever the name is: vLLM takes it from clients, so it may be a text that is
+/// no Unicode.
+fn request(name: &Bound<'_, PyAny>) -> RequestId {
+    let hash = |bytes: &[u8]| RequestId(xxhash_rust::xxh3::xxh3_64(bytes));
+    let Ok(name) = name.cast::<PyString>() else {
+        return name
+            .repr()
+            .map_or(RequestId(0), |shown| hash(shown.to_string_lossy().as_bytes()));
+    };
+    if let Ok(text) = name.to_str() {
+        return hash(text.as_bytes());
+    }
+    let bytes = name.call_method1("encode", ("utf-8", "surrogatepass"));
+    match bytes.as_ref().map(|b| b.cast::<PyBytes>()) {
+        Ok(Ok(bytes)) => hash(bytes.as_bytes()),
+        _ => hash(name.to_string_lossy().as_bytes()),
+    }
 }
 
 #[pymethods]
@@ -305,12 +319,15 @@ impl FsTier {
     }
 
     /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.
-    fn lookup(&self, key: &Bound<'_, PyBytes>, context: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let (mut state, req) = self.asking(context)?;
+    /// Never raises: what is no key, or comes without a request, is a miss.
+    fn lookup(&self, key: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> Py<PyAny> {
         let [miss, hit, retry] = &self.answers;
+        let (Ok(key), Some((mut state, req))) = (key.cast::<PyBytes>(), self.asking(context)) else {
+            return miss.clone_ref(key.py());
+        };
         if state.ahead.answers(key.as_bytes()) {
             state.answered += 1;
-            return Ok(hit.clone_ref(key.py()));
+            return hit.clone_ref(key.py());
         }
         // a name that is no key is held by nobody; nothing raises into the engine
         let answer = match (Key::new(key.as_bytes()), state.open.as_mut()) {
@@ -320,12 +337,12 @@ impl FsTier {
         if answer == Lookup::Hit {
             self.look_ahead(state, key.as_bytes(), context, req);
         }
-        Ok(match answer {
+        match answer {
             Lookup::Miss => miss,
             Lookup::Hit => hit,
             Lookup::Retry => retry,
         }
-        .clone_ref(key.py()))
+        .clone_ref(key.py())
     }
 
     /// Starts storing rows `slots` under `keys`, in the order of `positions` where these are given.
@@ -333,7 +350,7 @@ impl FsTier {
     fn submit_store(
         &self,
         job: u64,
-        req: &str,
+        req: &Bound<'_, PyAny>,
         keys: &Bound<'_, PyAny>,
         slots: &Bound<'_, PyAny>,
         positions: Option<&Bound<'_, PyDict>>,
@@ -353,7 +370,7 @@ impl FsTier {
     fn submit_load(
         &self,
         job: u64,
-        req: &str,
+        req: &Bound<'_, PyAny>,
         keys: &Bound<'_, PyAny>,
         slots: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
@@ -385,7 +402,7 @@ impl FsTier {
     }
 
     /// The request used `keys`, in prefix order.
-    fn touch(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn touch(&self, req: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (names, _) = Names::known(keys)?;
         if let Some(o) = self.other().engine() {
             let keys: Vec<Key> = names.keys().collect();
@@ -395,7 +412,7 @@ impl FsTier {
     }
 
     /// The request is over; `keys` are its blocks, in prefix order or by position.
-    fn finish(&self, req: &str, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn finish(&self, req: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         self.remember(None);
         let (names, positions) = Names::known(keys)?;
         if let Some(o) = self.lock().engine() {

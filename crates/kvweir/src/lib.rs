@@ -23,6 +23,7 @@
 //! | [`fs`] | the bounded file tier |
 //! | [`evict`] | LRU, ARC, S3-FIFO |
 //! | [`pressure`] | detector, drop policies, gate |
+//! | [`stanza`] | settings as users of vLLM write them, and every mistake in them |
 //! | [`budget`], [`events`], [`metrics`] | bytes of a root; residency changes; numbers and their names |
 //! | [`io`] | memory, the disk seam, worker threads; the only room with `unsafe` |
 //! | [`block`], [`namespace`], [`size`], [`clock`], [`error`], [`sync`] | words everybody uses |
@@ -75,6 +76,7 @@ pub mod pack;
 pub mod pressure;
 pub mod primary;
 pub mod size;
+pub mod stanza;
 pub mod sync;
 pub mod tier;
 

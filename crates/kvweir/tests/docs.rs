@@ -8,6 +8,7 @@ use kvweir::{
     fs::FsSettings,
     metrics::{Kind, METRICS},
     pressure::PressureSettings,
+    stanza::{BACKPRESSURE, Setting, TIER},
 };
 
 /// Compares what lies between the markers `name` with `table`, or replaces it.
@@ -40,6 +41,17 @@ fn settings<'a>(rows: impl IntoIterator<Item = (&'a str, String, &'a str)>) -> S
         let _ = writeln!(t, "| `{name}` | {default} | {meaning} |");
     }
     t
+}
+
+/// What a user of vLLM may write.
+fn stanza(table: &[Setting]) -> String {
+    let also = |s: &Setting| match s.aliases.join("`, `") {
+        names if names.is_empty() => String::new(),
+        names => format!("; also `{names}`"),
+    };
+    let meanings: Vec<String> = table.iter().map(|s| s.meaning.to_owned() + &also(s)).collect();
+    let rows = table.iter().zip(&meanings);
+    settings(rows.map(|(s, meaning)| (s.name, s.default_words(), meaning.as_str())))
 }
 
 /// Every field by name: a new one does not compile until it has a row.
@@ -169,7 +181,7 @@ fn pressure_settings() -> String {
         (
             "low_water_s",
             low_water_s.to_string(),
-            "an EMA below it clears pressure; at most `high_water_s`",
+            "an EMA below it clears pressure; at most `high_water_s`, with `drop` above 0",
         ),
         (
             "alpha",
@@ -184,7 +196,7 @@ fn pressure_settings() -> String {
         (
             "decay_half_life_s",
             decay_half_life_s.to_string(),
-            "under pressure the EMA halves in so many seconds of silence; 0 disables",
+            "under pressure the EMA halves in so many seconds of silence; 0 disables, except with `drop`",
         ),
         (
             "cooldown_s",
@@ -222,6 +234,8 @@ fn the_tables_of_the_manual_are_those_of_the_code() {
         ("metrics", metrics()),
         ("fs-settings", fs_settings()),
         ("pressure-settings", pressure_settings()),
+        ("stanza-settings", stanza(TIER)),
+        ("stanza-backpressure", stanza(BACKPRESSURE)),
     ];
     let wrong: Vec<_> = tables
         .iter()

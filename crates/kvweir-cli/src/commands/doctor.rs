@@ -1,35 +1,54 @@
-//! `kvweir doctor`: whether machine and directory suit.
+//! `kvweir doctor`: whether machine and directory suit, or settings.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kvweir::fs::admin::Level;
 
-use crate::{
-    admin::{self, RootArgs},
-    cli::Ending,
-    summary::table::Section,
-};
+use super::stanza;
+use crate::{admin, cli::Ending, summary::table::Section};
 
 const EXAMPLES: &str = "\
 Run it where the engine runs, as its user: limits and cgroups are those of this process.
+
+With --stanza it looks at settings only, all of them at once, and needs neither vLLM nor the machine.
 
 Exit codes: 0 nothing is bad (there may be warnings), 1 something is bad, 2 it could not run.
 
 Examples:
   kvweir doctor /mnt/nvme/kv
-  kvweir doctor /mnt/nvme/kv --json | jq '.checks[] | select(.level != \"ok\")'";
+  kvweir doctor /mnt/nvme/kv --json | jq '.checks[] | select(.level != \"ok\")'
+  kvweir doctor --stanza kv-transfer-config.json
+  echo \"$CONFIG\" | kvweir doctor --stanza - --max-model-len 131072 --bytes-per-token 128KiB";
 
 /// Flags of `kvweir doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = "--help tells more and gives examples")]
 pub(crate) struct Args {
+    /// The root: the directory given to the tier as `root`
+    #[arg(
+        value_name = "ROOT",
+        required_unless_present = "stanza",
+        conflicts_with = "stanza"
+    )]
+    root: Option<PathBuf>,
+
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
-    root: RootArgs,
+    stanza: stanza::Args,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let d = admin::open(&args.root.root)?.doctor();
-    admin::show(args.root.json, &d, || {
+    if let Some(file) = &args.stanza.stanza {
+        return stanza::run(&args.stanza, file, args.json);
+    }
+    let root = args.root.as_deref().unwrap_or(Path::new(""));
+    let d = admin::open(root)?.doctor();
+    admin::show(args.json, &d, || {
         let rows = d
             .checks
             .iter()

@@ -7,5 +7,6 @@ pub(crate) mod gc;
 pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod replay;
+mod stanza;
 pub(crate) mod trim;
 pub(crate) mod verify;

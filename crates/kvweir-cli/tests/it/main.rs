@@ -16,3 +16,5 @@ mod replay;
 mod replay_io;
 #[cfg(test)]
 mod run;
+#[cfg(test)]
+mod stanza;

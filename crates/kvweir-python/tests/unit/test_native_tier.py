@@ -208,3 +208,37 @@ def test_a_lookup_does_not_wait_for_a_drain_of_another_tier(tmp_path, memory):
         t.join()
     for t in tiers:
         t.shutdown()
+
+
+ODD_NAMES = ["\ud800", "caf\udce9", "a\ud800b", "", "\0", "x" * 10**6, None, 3, b"r", object()]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda n: ascii(n)[:12])
+def test_the_name_of_a_request_may_be_anything(tmp_path, memory, name):
+    """A lone surrogate, which a client may send, was a UnicodeEncodeError in vLLM's scheduler."""
+    tier = open_tier(memory, tmp_path)
+    store(tier, memory, [1, 2])
+    asked = Request(name)
+    assert [tier.lookup(key(n), asked) for n in (1, 3)] == [HIT, MISS]
+    assert tier.lookup(key(1), Request("other")) == HIT
+    tier.finish("other", [])
+    assert tier.stats()["pinned_blocks"] == 1, "one request's end is not another's"
+    tier.submit_store(2, name, [key(4)], [5])
+    assert wait(tier)[0][2] == [True]
+    tier.submit_load(3, name, [key(1)], [6])
+    assert wait(tier)[0][2] == [True]
+    tier.touch(name, [key(1)])
+    assert tier.lookup(key(2), asked) == HIT
+    tier.finish(name, [key(1)])
+    assert tier.stats()["pinned_blocks"] == 0
+    tier.shutdown()
+
+
+def test_a_lookup_never_raises(tmp_path, memory):
+    tier = open_tier(memory, tmp_path)
+    store(tier, memory, [1])
+    for odd in (None, 3, "x", "\ud800", b"", b"k" * 5000, [], object()):
+        assert tier.lookup(odd, Request("r")) == MISS
+        assert tier.lookup(key(1), odd) == MISS
+    assert tier.lookup(key(1), Request("r")) == HIT
+    tier.shutdown()

@@ -103,3 +103,16 @@ def test_a_bad_value_names_setting_value_and_what_is_allowed(read, name, value):
         read(**{name: value})
     assert name in str(e.value)
     assert repr(value) in str(e.value)
+
+
+def test_every_mistake_of_a_stanza_is_in_the_one_error(read):
+    with pytest.raises(InvalidError) as e:
+        read(root_dir="", max_byte=1, policy="fifo", pin_ttl_s=0, max_inflight_bytes=True)
+    for part in ("root_dir = ''", "'max_bytes'", "policy = 'fifo'", "pin_ttl_s = 0", "max_inflight_bytes = True"):
+        assert part in str(e.value)
+
+
+def test_a_directory_may_be_no_unicode(read):
+    assert read(root_dir="/kv/caf\udce9").root_dir == "/kv/caf\udce9"
+    with pytest.raises(InvalidError, match="namespace_extra.*no Unicode"):
+        read(namespace_extra="caf\udce9")

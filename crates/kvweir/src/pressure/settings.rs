@@ -79,15 +79,16 @@ pub enum DropPolicyKind {
 pub struct PressureSettings {
     /// An EMA above this sets pressure, in seconds per MiB. Local 0.010, network 0.050.
     pub high_water_s: f64,
-    /// An EMA below this clears pressure, in seconds per MiB; at most `high_water_s`. Local 0.002, network
-    /// 0.010.
+    /// An EMA below this clears pressure, in seconds per MiB; at most `high_water_s`, and greater than zero with
+    /// [`DropPolicyKind::Drop`]. Local 0.002, network 0.010.
     pub low_water_s: f64,
     /// The weight of the newest sample, in (0, 1]. Default 0.15.
     pub alpha: f64,
     /// So many first completions only collect; their mean starts the EMA. Default 10; 0 starts from an EMA of
     /// zero.
     pub warmup_completions: u32,
-    /// Under pressure the EMA halves in so many seconds of silence. Default 2; zero or less disables decay.
+    /// Under pressure the EMA halves in so many seconds of silence. Default 2; zero or less disables decay,
+    /// which [`DropPolicyKind::Drop`] does not go with.
     pub decay_half_life_s: f64,
     /// After pressure clears every second store is dropped for so many seconds. Default 1; zero or less
     /// disables it.
@@ -170,8 +171,19 @@ impl PressureSettings {
     /// Checks every rule the fields state.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming the setting, its value and what is allowed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming each setting that is wrong, its value and what is
+    /// allowed.
     pub fn validate(&self) -> Result<()> {
+        let mistakes = self.mistakes();
+        if mistakes.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(OP, mistakes.join("; ")))
+    }
+
+    /// Every rule that the fields break, in a line each that begins with the setting's name; empty for good settings.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut all = Vec::new();
         let finite = [
             ("high_water_s", self.high_water_s),
             ("low_water_s", self.low_water_s),
@@ -180,52 +192,70 @@ impl PressureSettings {
         ];
         for (name, value) in finite {
             if !value.is_finite() {
-                return Err(Error::invalid(
-                    OP,
-                    format!("{name} = {value}: a finite number is needed"),
-                ));
+                all.push(format!("{name} = {value}: a finite number is needed"));
             }
         }
         if self.low_water_s > self.high_water_s {
-            return Err(Error::invalid(
-                OP,
-                format!(
-                    "low_water_s = {} lies above high_water_s = {}: it must be less or equal",
-                    self.low_water_s, self.high_water_s
-                ),
+            all.push(format!(
+                "low_water_s = {} lies above high_water_s = {}: it must be less or equal",
+                self.low_water_s, self.high_water_s
             ));
         }
         if !(self.alpha > 0.0 && self.alpha <= 1.0) {
-            return Err(Error::invalid(
-                OP,
-                format!("alpha = {}: greater than 0 and at most 1 is allowed", self.alpha),
+            all.push(format!(
+                "alpha = {}: greater than 0 and at most 1 is allowed",
+                self.alpha
             ));
         }
         if self.failure_threshold == Some(0) {
-            return Err(Error::invalid(
-                OP,
-                "failure_threshold = 0: at least 1, or none to ignore failures",
-            ));
+            all.push("failure_threshold = 0: at least 1, or none to ignore failures".to_owned());
         }
-        check_ramp_factor(self.ramp_factor)?;
+        all.extend(ramp_factor_mistake(self.ramp_factor));
         if self.max_inflight_bytes == Some(0) {
-            return Err(Error::invalid(
-                OP,
-                "max_inflight_bytes = 0 would refuse every store: at least 1, and not below the largest job",
-            ));
+            all.push(
+                "max_inflight_bytes = 0 would refuse every store: at least 1, and not below the largest job"
+                    .to_owned(),
+            );
         }
-        Ok(())
+        if self.policy == DropPolicyKind::Drop {
+            all.extend(self.drops_for_ever());
+        }
+        all
+    }
+
+    /// Where every store is dropped nothing completes, so only decay below the low mark ends pressure.
+    fn drops_for_ever(&self) -> Vec<String> {
+        let marks = [
+            (
+                "low_water_s",
+                self.low_water_s,
+                "the average never falls below it",
+            ),
+            (
+                "decay_half_life_s",
+                self.decay_half_life_s,
+                "the average never falls",
+            ),
+        ];
+        let wrong = marks.into_iter().filter(|(_, value, _)| *value <= 0.0);
+        wrong
+            .map(|(name, value, why)| {
+                format!(
+                    "{name} = {value}: with a policy that drops every store {why}, and pressure never ends; greater \
+                     than 0 is allowed, or throttled_drop"
+                )
+            })
+            .collect()
     }
 }
 
 pub(super) fn check_ramp_factor(ramp_factor: f64) -> Result<()> {
-    if ramp_factor.is_finite() && ramp_factor > 0.0 {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        OP,
-        format!("ramp_factor = {ramp_factor}: a finite number greater than 0 is needed"),
-    ))
+    ramp_factor_mistake(ramp_factor).map_or(Ok(()), |m| Err(Error::invalid(OP, m)))
+}
+
+fn ramp_factor_mistake(ramp_factor: f64) -> Option<String> {
+    let good = ramp_factor.is_finite() && ramp_factor > 0.0;
+    (!good).then(|| format!("ramp_factor = {ramp_factor}: a finite number greater than 0 is needed"))
 }
 
 /// The default of [`PressureSettings::max_inflight_bytes`] for a primary tier of `primary_bytes` bytes: 2
@@ -246,7 +276,34 @@ mod tests {
     fn a_broken_rule_is_an_invalid_error_naming_setting_and_values() {
         let good = PressureSettings::default();
         good.validate().unwrap();
-        let table: [(PressureSettings, &[&str]); 14] = [
+        let drop = PressureSettings {
+            policy: DropPolicyKind::Drop,
+            ..good
+        };
+        drop.validate().unwrap();
+        let table: [(PressureSettings, &[&str]); 17] = [
+            (
+                PressureSettings {
+                    low_water_s: 0.0,
+                    ..drop
+                },
+                &["low_water_s = 0", "never ends"],
+            ),
+            (
+                PressureSettings {
+                    decay_half_life_s: 0.0,
+                    ..drop
+                },
+                &["decay_half_life_s = 0", "never ends"],
+            ),
+            (
+                PressureSettings {
+                    decay_half_life_s: -1.0,
+                    alpha: 2.0,
+                    ..drop
+                },
+                &["decay_half_life_s = -1", "never ends", "alpha = 2"],
+            ),
             (
                 PressureSettings {
                     low_water_s: 0.03,

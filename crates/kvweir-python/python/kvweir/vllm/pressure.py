@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 from kvweir import Detector, InvalidError, Policy
+from kvweir._kvweir import read_backpressure
+from kvweir.stanza import tell
 from kvweir.vllm.compat import DetectorBase, PolicyBase
 
 MIB = 1 << 20
@@ -69,39 +71,29 @@ class KvweirDetector(DetectorBase):
     def default_config(cls, tier_type: str, *, locality: str | None = None) -> dict[str, Any]:
         """The water marks and failure threshold for a tier type; kvweir's own are storage."""
         kind = "fs" if "kvweir" in tier_type.lower() else tier_type
-        high, low, failures = Detector.defaults(kind, locality)
+        try:
+            high, low, failures = Detector.defaults(kind, locality)
+        except (InvalidError, TypeError, UnicodeError):
+            # of a wrong locality the tier tells
+            high, low, failures = Detector.defaults(kind)
         config: dict[str, Any] = {"high_water_s": high, "low_water_s": low}
         if failures is not None:
             config["failure_threshold"] = failures
         return config
 
     def __init__(
-        self,
-        high_water_s: float,
-        low_water_s: float,
-        alpha: float = 0.15,
-        warmup_completions: int = 10,
-        decay_half_life_s: float = 2.0,
-        cooldown_s: float = 1.0,
-        failure_threshold: int | None = None,
-        max_inflight_bytes: int | None = None,
-        policy: Any = None,
+        self, high_water_s: Any = None, low_water_s: Any = None, *, policy: Any = None, **settings: Any
     ) -> None:
         self._policy = policy if policy is not None else KvweirThrottledDropPolicy()
-        try:
-            self._native = Detector(
-                high_water_s=high_water_s,
-                low_water_s=low_water_s,
-                alpha=alpha,
-                warmup_completions=warmup_completions,
-                decay_half_life_s=decay_half_life_s,
-                cooldown_s=cooldown_s,
-                failure_threshold=failure_threshold,
-            )
-        except InvalidError as e:
-            raise ValueError(str(e)) from None
-        self._high = high_water_s
-        self.max_inflight_bytes = max_inflight_bytes
+        drops = isinstance(self._policy, KvweirDropPolicy) or type(self._policy).__name__ == "DropStorePolicy"
+        written = {"high_water_s": high_water_s, "low_water_s": low_water_s, **settings}
+        known, mistakes = read_backpressure(written, drops)
+        if mistakes:
+            # vLLM's own detector raises these too
+            raise ValueError(tell(mistakes, "backpressure"))
+        self.max_inflight_bytes: int | None = known.pop("max_inflight_bytes")
+        self._native = Detector(**known)
+        self._high: float = known["high_water_s"]
         self.inflight_bytes = 0
         self.inflight_refused = 0
         self._block_bytes = 0

@@ -9,8 +9,9 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
-from kvweir import FsTier, InvalidError, take_logs
-from kvweir.vllm import compat, metrics
+from kvweir import FsTier, KvweirError, take_logs
+from kvweir.stanza import check_one, place_mistake, refuse
+from kvweir.vllm import compat, labels, metrics
 from kvweir.vllm.compat import LookupResult, Medium, RequestOffloadingContext, SecondaryTierManager
 from kvweir.vllm.pressure import InflightBound, KvweirDetector
 from kvweir.vllm.settings import FsSettings
@@ -42,13 +43,12 @@ class KvweirTier(SecondaryTierManager):
         backpressure_detector: Any = None,
         **stanza: Any,
     ) -> None:
-        if self.LAYOUT is not None and stanza.setdefault("layout", self.LAYOUT) != self.LAYOUT:
-            raise InvalidError(
-                f"layout = {stanza['layout']!r}: {type(self).__name__} has layout {self.LAYOUT!r}; use KvweirTier"
-            )
-        settings = FsSettings.read(stanza)
         rows_of_bytes = _rows_of_bytes(primary_kv_view)
         rows, row = rows_of_bytes.shape or (0, 0)
+        settings, mistakes = FsSettings.look(stanza, self.LAYOUT, row or None)
+        if place := place_mistake(settings.root_dir or ""):
+            mistakes.append(place)
+        refuse(mistakes, f"the stanza of tier {tier_type!r}")
         inflight = settings.max_inflight_bytes or default_max_inflight(rows * row)
         if backpressure_detector is None and compat.HAS["detector"]:
             backpressure_detector = InflightBound()
@@ -64,13 +64,29 @@ class KvweirTier(SecondaryTierManager):
             logger.warning("enable_kv_events is set on tier %s, but vLLM publishes no KV events", tier_type)
         # vLLM's own, as on its file tier: where a block lies, unless namespace_extra sets the directory apart
         self.file_mapper = mapper = compat.file_mapper(settings.root_dir, offloading_spec)
-        self._tier = FsTier(
+        try:
+            self._tier = self._open(rows_of_bytes, settings, mapper)
+        except KvweirError as e:
+            logger.error("kvweir: tier %r cannot open: %s", tier_type, e)
+            raise
+        # vLLM calls these thousands of times a step: no Python frame in between
+        self.lookup = self._tier.lookup  # type: ignore[method-assign]
+        self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
+        # jobs under way: how many blocks, and the keys of a load in its order
+        self._jobs: dict[int, tuple[int, Collection[bytes]]] = {}
+        self._failed_at_once: list[Any] = []
+        self._reporter = metrics.Reporter(labels.label(offloading_spec, self, tier_type, stanza))
+        self._next_stats = 0.0
+        self._forward_logs()
+
+    def _open(self, rows_of_bytes: memoryview, settings: FsSettings, mapper: Any) -> FsTier:
+        return FsTier(
             rows_of_bytes,
             settings.root_dir,
             json.dumps(mapper.get_run_config()),
             mapper.rank,
             (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY),
-            name=tier_type,
+            name=self.tier_type,
             namespace_extra=settings.namespace_extra,
             max_bytes=settings.max_bytes,
             min_free_bytes=settings.min_free_bytes,
@@ -89,15 +105,6 @@ class KvweirTier(SecondaryTierManager):
             engine=settings.engine,
             order=compat.KEY_POSITIONS,
         )
-        # vLLM calls these thousands of times a step: no Python frame in between
-        self.lookup = self._tier.lookup  # type: ignore[method-assign]
-        self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
-        # jobs under way: how many blocks, and the keys of a load in its order
-        self._jobs: dict[int, tuple[int, Collection[bytes]]] = {}
-        self._failed_at_once: list[Any] = []
-        self._reporter = metrics.Reporter(_label(offloading_spec, tier_type, settings.root_dir))
-        self._next_stats = 0.0
-        self._forward_logs()
 
     # --- lookups and jobs ---------------------------------------------------------------------------------------
 
@@ -174,11 +181,11 @@ class KvweirTier(SecondaryTierManager):
 
     def touch(self, keys: Any, req_context: Any) -> None:
         """Called up to 0.30, with all keys of a request, each step."""
-        self._tier.touch(req_context.req_id, list(keys))
+        self._tier.touch(_request(req_context), list(keys))
 
     def on_request_finished(self, req_context: Any) -> None:
         """Releases the request's pins; its blocks count as used, also those served from host memory."""
-        self._tier.finish(req_context.req_id, compat.key_positions(req_context) or ())
+        self._tier.finish(_request(req_context), compat.key_positions(req_context) or ())
 
     # --- events, metrics, end -----------------------------------------------------------------------------------
 
@@ -198,7 +205,8 @@ class KvweirTier(SecondaryTierManager):
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
-        """The metrics that ``get_stats`` reports."""
+        """The metrics that ``get_stats`` reports. Called with a tier's stanza where no plugin had it checked before."""
+        check_one(extra_config)
         return metrics.definitions()
 
     def get_stats(self) -> Any:
@@ -234,8 +242,8 @@ class KvweirFsTier(KvweirTier):
     LAYOUT: ClassVar[str | None] = "fs"
 
 
-def _request(context: Any) -> str:
-    return context.req_id if context is not None else ""
+def _request(context: Any) -> Any:
+    return getattr(context, "req_id", "")
 
 
 def _rows_of_bytes(view: memoryview) -> memoryview:
@@ -244,12 +252,3 @@ def _rows_of_bytes(view: memoryview) -> memoryview:
         return view
     rows = view.shape[0]
     return view.cast("B").cast("b", shape=[rows, view.nbytes // max(rows, 1)])
-
-
-def _label(spec: Any, tier_type: str, root_dir: str) -> str:
-    """The manager's label of this tier: its place among the secondary tiers, and its type."""
-    config = getattr(getattr(spec, "config", None), "extra_config", None) or getattr(spec, "extra_config", None) or {}
-    for i, tier in enumerate(config.get("secondary_tiers", []), 1):
-        if isinstance(tier, dict) and tier.get("type") == tier_type and tier.get("root_dir") == root_dir:
-            return f"{i}:{tier_type}"
-    return f"1:{tier_type}"

@@ -1,0 +1,427 @@
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::pressure::Locality;
+
+fn fields(stanza: &Json) -> Vec<(String, Given)> {
+    Given::json(stanza).map().unwrap().to_vec()
+}
+
+fn tier(stanza: &Json) -> Reading {
+    read_tier(&fields(stanza), TierKind::ALL[0], None)
+}
+
+fn told(mistakes: &[Mistake]) -> Vec<String> {
+    mistakes.iter().map(ToString::to_string).collect()
+}
+
+/// A configuration whose one tier and extra part have `tier` and `extra` in them.
+fn whole(tier: Json, extra: Json) -> Json {
+    let mut t =
+        json!({"type": "KvweirTier", "module_path": "kvweir.vllm", "root_dir": "/kv", "max_bytes": "1GiB"});
+    let Json::Object(more) = tier else { panic!() };
+    t.as_object_mut().unwrap().extend(more);
+    let mut e = json!({"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 1_u64 << 30, "secondary_tiers": [t]});
+    let Json::Object(more) = extra else { panic!() };
+    e.as_object_mut().unwrap().extend(more);
+    json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": e})
+}
+
+fn mistakes(stanza: &Json) -> Vec<String> {
+    told(&check(&Given::json(stanza), None).mistakes)
+}
+
+/// Users were told the first of their mistakes, mended it, waited two minutes, and were told the second.
+#[test]
+fn every_mistake_of_a_tier_is_told_at_once() {
+    let r =
+        tier(&json!({"max_byte": 1, "n_read_threads": 0, "policy": "fifo", "verify": "no", "pin_ttl_s": 0}));
+    assert_eq!(
+        told(&r.mistakes),
+        [
+            "unknown setting 'max_byte' of the kvweir tier; did you mean 'max_bytes'?",
+            "n_read_threads = 0: 1 to 256 threads is allowed",
+            "pin_ttl_s = 0: a number of seconds greater than zero is allowed",
+            "policy = \"fifo\": lru, arc or s3fifo is allowed",
+            "verify = \"no\": true or false is allowed",
+            "root_dir is not given: name a directory",
+        ]
+    );
+    assert_eq!(r.settings["n_read_threads"], Parsed::Null);
+    assert_eq!(r.settings["pin_ttl_s"], Parsed::Real(600.0));
+}
+
+/// `pin_ttl_s = 0` passed the reader and failed the engine; what one lets through the other must take.
+#[test]
+fn what_the_table_allows_the_engine_takes() {
+    for (text, good) in [
+        ("0", false),
+        ("1e-10", false),
+        ("1e-9", true),
+        ("0.5", true),
+        ("1e18", false),
+    ] {
+        let pin_ttl: f64 = text.parse().unwrap();
+        let r = tier(&json!({"root_dir": "/kv", "pin_ttl_s": pin_ttl}));
+        assert_eq!(r.mistakes.is_empty(), good, "{text}: {:?}", r.mistakes);
+    }
+    let mut tried = 0;
+    for layout in ["auto", "fs", "pack"] {
+        for bound in [Json::Null, json!(1), json!("300KiB"), json!("1GiB")] {
+            for read_only in [false, true] {
+                let stanza =
+                    json!({"root_dir": "/kv", "layout": layout, "max_bytes": bound, "read_only": read_only});
+                let r = read_tier(&fields(&stanza), TierKind::ALL[0], Some(65536));
+                let settings = crate::fs::FsSettings {
+                    max_bytes: r.settings["max_bytes"].int(),
+                    layout: layout.parse().unwrap(),
+                    read_only,
+                    ..crate::fs::FsSettings::new("/kv")
+                };
+                assert_eq!(
+                    r.mistakes.is_empty(),
+                    settings.validate(65536).is_ok(),
+                    "{stanza}"
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert_eq!(tried, 24);
+}
+
+/// The same setting was a size with a unit in the tier's stanza and a TypeError inside `backpressure`.
+#[test]
+fn a_bound_on_bytes_in_flight_is_read_alike_in_both_places() {
+    let good = [json!("512MiB"), json!(536_870_912), json!("536870912")];
+    let bad = [
+        json!(0),
+        json!(-5),
+        json!(1.5),
+        json!(true),
+        json!("0"),
+        json!("much"),
+        json!([]),
+        json!({}),
+    ];
+    for value in good.iter().chain(&bad) {
+        let in_tier = tier(&json!({"root_dir": "/kv", "max_inflight_bytes": value}));
+        let in_pressure = read_backpressure(
+            &fields(&json!({"max_inflight_bytes": value})),
+            Locality::Local,
+            false,
+        );
+        assert_eq!(told(&in_tier.mistakes), told(&in_pressure.mistakes));
+        let parsed = &in_pressure.settings["max_inflight_bytes"];
+        if good.contains(value) {
+            assert_eq!((parsed, in_tier.mistakes.len()), (&Parsed::Int(512 << 20), 0));
+        } else {
+            assert_eq!(in_tier.mistakes.len(), 1, "{value}");
+            assert!(told(&in_tier.mistakes)[0].starts_with(&format!("max_inflight_bytes = {value}: ")));
+        }
+    }
+}
+
+/// `failure_threshold: true` was taken for 1, and others ended as TypeError or OverflowError without a name.
+#[test]
+fn every_setting_refuses_what_it_does_not_mean_and_names_itself() {
+    let odd = [
+        json!(null),
+        json!(true),
+        json!([]),
+        json!({}),
+        json!("x"),
+        json!(-1),
+        json!(1e300),
+        json!(1.5),
+    ];
+    let mut refused = 0;
+    for (table, pressure) in [(TIER, false), (BACKPRESSURE, true)] {
+        for s in table {
+            let mut of_this = 0;
+            for value in &odd {
+                let stanza = fields(&json!({s.name: value}));
+                let reading = if pressure {
+                    read_backpressure(&stanza, Locality::Local, false)
+                } else {
+                    read_tier(&stanza, TierKind::ALL[0], None)
+                };
+                let named = format!("{} = {value}: ", s.name);
+                of_this += usize::from(told(&reading.mistakes).iter().any(|m| m.starts_with(&named)));
+            }
+            // at least the list, the object and one more
+            assert!(of_this >= 3, "{}: {of_this}", s.name);
+            refused += of_this;
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn the_defaults_of_the_table_are_those_of_the_engine() {
+    let usual = crate::fs::FsSettings::new("/");
+    let r = tier(&json!({"root_dir": "/"}));
+    let real = |name: &str| r.settings[name].real().unwrap();
+    assert_eq!(real("pin_ttl_s"), usual.pin_ttl.as_secs_f64());
+    assert_eq!(real("miss_ttl_s"), usual.miss_ttl.as_secs_f64());
+    assert_eq!(real("io_timeout_s"), usual.io_timeout.unwrap().as_secs_f64());
+    assert_eq!(r.settings["verify"], Parsed::Bool(usual.verify));
+    assert_eq!(r.settings["policy"].text().unwrap(), usual.policy.to_string());
+    assert_eq!(r.settings["engine"].text().unwrap(), usual.engine.to_string());
+    assert_eq!(r.settings["bounce"].text().unwrap(), usual.bounce.to_string());
+    let usual = crate::pressure::PressureSettings::default();
+    let r = read_backpressure(&[], Locality::Local, false);
+    assert_eq!(r.settings["high_water_s"], Parsed::Real(usual.high_water_s));
+    assert_eq!(r.settings["low_water_s"], Parsed::Real(usual.low_water_s));
+    assert_eq!(r.settings["alpha"], Parsed::Real(usual.alpha));
+    assert_eq!(
+        r.settings["warmup_completions"],
+        Parsed::Int(usual.warmup_completions.into())
+    );
+    assert_eq!(
+        r.settings["decay_half_life_s"],
+        Parsed::Real(usual.decay_half_life_s)
+    );
+    assert_eq!(r.settings["cooldown_s"], Parsed::Real(usual.cooldown_s));
+}
+
+/// A policy that drops every store never sees the completion that would end the pressure.
+#[test]
+fn marks_that_never_clear_are_refused_where_every_store_is_dropped() {
+    for (name, value) in [
+        ("low_water_s", 0.0),
+        ("decay_half_life_s", 0.0),
+        ("decay_half_life_s", -1.0),
+    ] {
+        let stanza = fields(&json!({name: value}));
+        assert_eq!(read_backpressure(&stanza, Locality::Local, false).mistakes, []);
+        let told = told(&read_backpressure(&stanza, Locality::Local, true).mistakes);
+        assert!(told.len() == 1 && told[0].starts_with(name), "{told:?}");
+    }
+    let crossed = fields(&json!({"low_water_s": 0.5, "alpha": 3, "warmup": 1}));
+    let told = told(&read_backpressure(&crossed, Locality::Local, false).mistakes);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[2].contains("low_water_s = 0.5 lies above high_water_s = 0.01"));
+}
+
+#[test]
+fn a_good_configuration_has_no_mistakes_and_says_what_it_left() {
+    assert_eq!(mistakes(&whole(json!({}), json!({}))), [""; 0]);
+    let of_others = json!({"type": "fs", "root_dir": "/x", "n_threads": 3});
+    let ours = json!({"type": "kvweir", "root_dir": "/y", "n_read_threads": 4, "locality": "remote"});
+    let mixed = whole(json!({}), json!({"secondary_tiers": [of_others, ours]}));
+    let found = check(&Given::json(&mixed), None);
+    assert_eq!((found.mistakes.len(), found.tiers), (0, 1));
+    assert_eq!(
+        found.notes,
+        ["kv_connector_extra_config.secondary_tiers[0] (type \"fs\"): not kvweir's, not checked"]
+    );
+    let extra_alone = &mixed["kv_connector_extra_config"];
+    assert_eq!(mistakes(extra_alone), [""; 0]);
+    let several = json!({"kv_connector": "MultiConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [{"kv_connector": "Other"}, mixed]}});
+    assert_eq!(check(&Given::json(&several), None).tiers, 1);
+}
+
+/// `KvweirTeir` was an AttributeError without a word; so is whatever else names a class of ours wrongly.
+#[test]
+fn misspelled_names_are_told_with_the_near_one() {
+    let cases = [
+        (
+            whole(json!({"type": "KvweirTeir"}), json!({})),
+            "type = \"KvweirTeir\": did you mean 'KvweirTier'?",
+        ),
+        (
+            whole(json!({"type": "kvwier_fs", "module_path": null}), json!({})),
+            "did you mean 'kvweir_fs'?",
+        ),
+        (
+            whole(json!({"type": "Banana"}), json!({})),
+            "kvweir.vllm has KvweirTier and KvweirFsTier",
+        ),
+        (whole(json!({"type": 3}), json!({})), "type = 3: a name is wanted"),
+        (
+            whole(json!({"module_path": "kvweir.vlm"}), json!({})),
+            "needs module_path \"kvweir.vllm\"",
+        ),
+        (
+            whole(json!({}), json!({"spec_name": "TieringOffloadSpec"})),
+            "did you mean 'TieringOffloadingSpec'?",
+        ),
+        (
+            whole(json!({}), json!({"spec_name": null})),
+            "spec_name = null: a name is wanted",
+        ),
+        (
+            whole(json!({}), json!({"spec_name": "KvweirCpuOffloadingSpec"})),
+            "needs spec_module_path",
+        ),
+        (
+            whole(json!({}), json!({"spec_name": "CPUOffloadingSpec"})),
+            "it has no secondary tiers",
+        ),
+        (
+            whole(json!({"backpressure": {}}), json!({})),
+            "backpressure_cls is not given",
+        ),
+        (
+            whole(
+                json!({"backpressure": {"backpressure_cls": "KvweirDetector"}}),
+                json!({}),
+            ),
+            "write \"kvweir.vllm.KvweirDetector\"",
+        ),
+        (
+            whole(
+                json!({"backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector", "policy_cls": "kvweir.vllm.KvweirDropPolcy"}}),
+                json!({}),
+            ),
+            "did you mean 'kvweir.vllm.KvweirDropPolicy'?",
+        ),
+        (
+            whole(json!({}), json!({"cpu_bytes_to_use": "8GiB"})),
+            "a whole number of bytes: write 8589934592",
+        ),
+        (
+            whole(json!({}), json!({"secondary_tiers": {}})),
+            "a list of objects is wanted",
+        ),
+        (
+            whole(json!({}), json!({"secondary_tiers": [3]})),
+            "secondary_tiers[0]: 3: an object is wanted",
+        ),
+        (
+            whole(json!({}), json!({"block_size": 64, "blocks_per_chunk": 4})),
+            "keep one",
+        ),
+        (
+            whole(json!({}), json!({"blocks_per_chunk": 0})),
+            "blocks_per_chunk = 0",
+        ),
+        (json!([1]), "an object with kv_connector is wanted"),
+        (json!({}), "kv_connector is not given"),
+        (
+            json!({"kv_connector": "OffloadingConector", "kv_role": "both"}),
+            "kv_role = \"both\"",
+        ),
+        (json!({"kv_connector": "Other"}), "no tier of kvweir's is named"),
+    ];
+    for (stanza, expected) in cases {
+        let told = mistakes(&stanza);
+        assert!(told.iter().any(|m| m.contains(expected)), "{expected}: {told:?}");
+        assert!(told.iter().all(|m| !m.contains('\n')));
+    }
+    let typo = check(
+        &Given::json(&whole(json!({}), json!({"secondary_tier": []}))),
+        None,
+    );
+    assert!(
+        typo.notes[0].contains("did you mean 'secondary_tiers'?"),
+        "{:?}",
+        typo.notes
+    );
+}
+
+#[test]
+fn what_tiers_share_is_told_once_and_where_it_stands() {
+    let own = json!({"type": "kvweir", "root_dir": "/b", "max_bytes": "2GiB", "backpressure": {"alpha": 7}});
+    let other = json!({"type": "kvweir", "root_dir": "/c"});
+    let again =
+        json!({"type": "kvweir", "root_dir": "/b/", "max_bytes": "1GiB", "backpressure": {"alpha": 1}});
+    let extra = json!({"secondary_tiers": [own, other, again],
+        "backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector", "failure_threshold": true, "alpha": 9}});
+    let place = "kv_connector_extra_config";
+    assert_eq!(
+        mistakes(&whole(json!({}), extra)),
+        [
+            format!(
+                "{place}.secondary_tiers[0].backpressure: alpha = 7: greater than 0 and at most 1 is allowed"
+            ),
+            format!(
+                "{place}.backpressure: failure_threshold = true: a whole number from 1 to 4294967295, or none to ignore \
+                 failures, is allowed"
+            ),
+            format!("{place}.backpressure: alpha = 9: greater than 0 and at most 1 is allowed"),
+            format!(
+                "{place}.secondary_tiers[2]: max_bytes = 1073741824: another tier of /b/ has 2147483648; the bound is \
+                 the directory's"
+            ),
+        ]
+    );
+}
+
+/// A prompt that the primary does not hold was found out when requests did not end.
+#[test]
+fn the_longest_prompt_is_held_against_the_slots_of_the_primary() {
+    let model = |max_model_len| Model {
+        max_model_len,
+        bytes_per_token: 1000,
+        block_tokens: 16,
+    };
+    // 16 tokens: 16,000 bytes in four pages
+    let at = |len, extra| check(&Given::json(&whole(json!({}), extra)), Some(model(len)));
+    let fits = at(1024, json!({"cpu_bytes_to_use": 64 * 16384}));
+    let fit = fits.primary.unwrap();
+    assert_eq!(
+        (fit.slots, fit.slot_bytes, fit.prompt_slots, fit.fits()),
+        (64, 16384, 64, true)
+    );
+    assert_eq!(fits.mistakes, []);
+    let beyond = at(1040, json!({"cpu_bytes_to_use": 64 * 16384}));
+    assert_eq!(beyond.mistakes.len(), 1);
+    assert!(
+        beyond.mistakes[0]
+            .message
+            .contains("takes 65; 1064960 or more is needed"),
+        "{beyond:?}"
+    );
+    let chunks = at(
+        1040,
+        json!({"cpu_bytes_to_use": 64 * 16384, "blocks_per_chunk": 4}),
+    );
+    let fit = chunks.primary.unwrap();
+    assert_eq!(
+        (fit.slot_tokens, fit.slot_bytes, fit.slots, fit.prompt_slots),
+        (64, 65536, 16, 16)
+    );
+    for odd in [json!(0), json!("x"), json!(null)] {
+        assert!(at(1024, json!({"cpu_bytes_to_use": odd})).primary.is_none());
+    }
+    let small_bound = at(10, json!({"blocks_per_chunk": 1_u64 << 17}));
+    assert!(
+        small_bound
+            .mistakes
+            .iter()
+            .any(|m| m.setting == "max_bytes" && m.message.contains("is below one block")),
+        "{small_bound:?}"
+    );
+}
+
+#[test]
+fn no_text_is_too_odd_for_a_message() {
+    let long = "x".repeat(10_000);
+    for odd in [long.as_str(), "a\nb\u{7}c", "\u{1f600}", "", "'; drop"] {
+        let stanza = whole(json!({"policy": odd, odd: 1}), json!({odd: odd}));
+        let told = mistakes(&stanza);
+        assert!(!told.is_empty());
+        assert!(
+            told.iter()
+                .all(|m| m.len() < 1500 && !m.contains(char::is_control)),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn a_layout_that_needs_a_bound_is_told_without_one() {
+    let told = mistakes(&whole(json!({"layout": "pack", "max_bytes": null}), json!({})));
+    assert!(
+        told.len() == 1 && told[0].contains("layout pack: needs max_bytes"),
+        "{told:?}"
+    );
+    let wrong = mistakes(&whole(json!({"layout": "pack", "max_bytes": "much"}), json!({})));
+    assert!(
+        wrong.len() == 1 && wrong[0].contains("max_bytes = \"much\""),
+        "{wrong:?}"
+    );
+}
