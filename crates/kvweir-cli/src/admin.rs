@@ -44,6 +44,15 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
     fn or_could_not_run(self) -> Result<T> {
         self.map_err(|e| {
             let hint = match e.kind() {
+                // EMFILE, ENFILE, ENOMEM
+                _ if matches!(e.errno(), Some(23 | 24)) => Some(
+                    "nothing is wrong with the blocks: raise the limit of open files (`ulimit -n 4096`), or use fewer \
+                     threads where there is --threads, and run it again",
+                ),
+                _ if e.errno() == Some(12) => Some(
+                    "nothing is wrong with the blocks: free memory or raise its limit (`ulimit -v`, memory.max of the \
+                     cgroup), or use fewer threads where there is --threads, and run it again",
+                ),
                 ErrorKind::Busy => {
                     Some("end that engine or command first; `kvweir inspect` and `kvweir verify` may run beside it")
                 }
@@ -125,6 +134,18 @@ pub(crate) fn span(seconds: u64) -> String {
         "0 s".into()
     } else {
         parts.join(" ")
+    }
+}
+
+/// Says, whatever is printed, that a root is above its bound.
+pub(crate) fn say_above(above: u64, bound: Option<u64>) {
+    if above > 0 {
+        output::say(&format!(
+            "warning: du is {} ABOVE the bound of {}: end the engines, run `kvweir verify ROOT --repair --yes`, and the \
+             next start walks, counts and trims",
+            bytes(above),
+            bytes(bound.unwrap_or(0))
+        ));
     }
 }
 

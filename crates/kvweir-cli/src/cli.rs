@@ -78,6 +78,8 @@ pub(crate) enum Ending {
     Good,
     /// It ran and found what must not be, such as wrong bytes. Exit code 1.
     Bad,
+    /// It ran and found nothing but leftovers, which cost nothing. Exit code 3.
+    Untidy,
     /// A signal ended it early. Exit code 128 and the signal's number.
     Interrupted,
 }
@@ -123,6 +125,7 @@ pub(crate) fn main() -> ExitCode {
     match ending {
         Ok(Ending::Good) => ExitCode::SUCCESS,
         Ok(Ending::Bad) => ExitCode::FAILURE,
+        Ok(Ending::Untidy) => ExitCode::from(3),
         Ok(Ending::Interrupted) => ExitCode::from(interrupt::exit_code()),
         Err(e) => {
             let (code, hint) = judge(&e);

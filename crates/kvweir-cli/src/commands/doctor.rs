@@ -6,7 +6,11 @@ use anyhow::Result;
 use kvweir::fs::admin::Level;
 
 use super::stanza;
-use crate::{admin, cli::Ending, summary::table::Section};
+use crate::{
+    admin::{self, OrCouldNotRun},
+    cli::Ending,
+    summary::table::Section,
+};
 
 const EXAMPLES: &str = "\
 Run it where the engine runs, as its user: limits and cgroups are those of this process.
@@ -47,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         return stanza::run(&args.stanza, file, args.json);
     }
     let root = args.root.as_deref().unwrap_or(Path::new(""));
-    let d = admin::open(root)?.doctor();
+    let d = admin::open(root)?.doctor().or_could_not_run()?;
     admin::show(args.json, &d, || {
         let rows = d
             .checks

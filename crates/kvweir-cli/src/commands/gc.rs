@@ -1,6 +1,6 @@
 //! `kvweir gc`: what nobody needs any more.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use kvweir::fs::admin::{Collected, GcOptions, RegionState};
@@ -16,10 +16,11 @@ use crate::{
 const EXAMPLES: &str = "\
 The age of a namespace is that of its newest block: reads leave no trace on disk, so choose an age longer
 than a model may be read without a new block. Temporaries and shared memory less than a minute old stay.
-Shared memory stays where the processes of all users and containers cannot be seen.
+Shared memory stays where the processes of all users and containers cannot be seen: a line says which, and
+how to run it.
 
 Exit codes: 0 good, 1 something could not be removed, 2 it could not run, such as while an engine holds
-the root.
+the root, or where --shm is no directory.
 
 Examples:
   # What would go
@@ -42,9 +43,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
 
-    /// Where engines keep shared memory
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    shm: PathBuf,
+    /// Where engines keep shared memory [default: /dev/shm]
+    #[arg(long, value_name = "DIR")]
+    shm: Option<PathBuf>,
 
     /// Leave shared memory alone
     #[arg(long, conflicts_with = "shm")]
@@ -60,10 +61,11 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let root = admin::open(&args.root.root)?;
     interrupt::tell_how_far(&Progress::hidden()).context("listen for signals")?;
     let claim = admin::claim(&root, args.yes)?;
+    let usual = GcOptions::default();
     let options = GcOptions {
         older_than: args.older_than,
-        shm: (!args.no_shm).then(|| args.shm.clone()),
-        ..GcOptions::default()
+        shm: args.shm.clone().or(usual.shm).filter(|_| !args.no_shm),
+        ..usual
     };
     let report = root.gc(&options, claim.as_ref()).or_could_not_run()?;
     admin::show(args.root.json, &report, || sections(&report))?;
@@ -108,20 +110,43 @@ fn sections(r: &Collected) -> Vec<Section> {
         })
         .collect();
     out.extend(admin::lines("namespaces", &namespaces));
-    let regions: Vec<String> = r
-        .regions
-        .iter()
-        .map(|region| {
-            let state = match &region.state {
-                RegionState::Gone if r.done => "removed: no process used it".into(),
-                RegionState::Gone => "no process uses it".into(),
-                RegionState::InUse(pids) => format!("stays: in use by {pids:?}"),
-                RegionState::Left(why) => format!("stays: {why}"),
-            };
-            format!("{} ({}): {state}", region.paths.join(", "), bytes(region.bytes))
-        })
-        .collect();
-    out.extend(admin::lines("shared memory", &regions));
+    out.extend(admin::lines("shared memory", &regions(r)));
     out.extend(admin::lines("could not be removed", &r.failed));
+    out
+}
+
+/// A line for each region that is judged, and one for all that stay for the same reason.
+fn regions(r: &Collected) -> Vec<String> {
+    let (mut out, mut left) = (Vec::new(), BTreeMap::<&str, (u64, u64, &str)>::new());
+    for region in &r.regions {
+        let state = match &region.state {
+            RegionState::Gone if r.done => "removed: no process used it".into(),
+            RegionState::Gone => "no process uses it".into(),
+            RegionState::InUse(pids) => format!("stays: in use by {pids:?}"),
+            RegionState::Left(why) => {
+                let first = region.paths.first().map_or("", String::as_str);
+                let of = left.entry(why).or_insert((0, 0, first));
+                of.0 += 1;
+                of.1 += region.bytes;
+                continue;
+            }
+        };
+        out.push(format!(
+            "{} ({}): {state}",
+            region.paths.join(", "),
+            bytes(region.bytes)
+        ));
+    }
+    out.extend(
+        left.into_iter()
+            .map(|(why, (regions, size, first))| match regions {
+                1 => format!("{first} ({}) stays: {why}", bytes(size)),
+                n => format!(
+                    "{} regions ({}) stay, such as {first}: {why}",
+                    count(n),
+                    bytes(size)
+                ),
+            }),
+    );
     out
 }

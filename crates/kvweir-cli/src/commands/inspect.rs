@@ -10,7 +10,7 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Exit codes: 0 good, 1 something below the root could not be read, 2 it could not run.
+Exit codes: 0 good, 1 something below the root could not be read, or du is above the bound, 2 it could not run.
 
 Examples:
   kvweir inspect /mnt/nvme/kv
@@ -31,7 +31,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let report = admin::open(&args.root.root)?.inspect().or_could_not_run()?;
     admin::show(args.root.json, &report, || sections(&report))?;
-    Ok(if report.unreadable.is_empty() {
+    admin::say_above(report.above_bound_bytes, report.ledger.bound_bytes);
+    Ok(if report.unreadable.is_empty() && report.above_bound_bytes == 0 {
         Ending::Good
     } else {
         Ending::Bad
@@ -43,7 +44,7 @@ fn sections(r: &Inspection) -> Vec<Section> {
         "root",
         vec![
             ("directory", r.root.clone()),
-            ("all bytes (du)", bytes(r.bytes)),
+            ("all bytes (du)", all_bytes(r)),
             ("block files", admin::pile(r.blocks)),
             ("extents", admin::pile(r.extents)),
             ("  blocks in them", count(r.packed_blocks)),
@@ -61,6 +62,14 @@ fn sections(r: &Inspection) -> Vec<Section> {
     out.extend(admin::lines("foreign files, some of them", &r.foreign_examples));
     out.extend(admin::lines("unreadable", &r.unreadable));
     out
+}
+
+fn all_bytes(r: &Inspection) -> String {
+    let all = bytes(r.bytes);
+    match r.above_bound_bytes {
+        0 => all,
+        above => format!("{all}, {} ABOVE THE BOUND", bytes(above)),
+    }
 }
 
 fn held_by(r: &Inspection) -> String {

@@ -1,13 +1,13 @@
 //! `kvweir verify`: every block against its trailer, name and namespace.
 
 use anyhow::{Context, Result};
-use kvweir::fs::admin::{Repaired, Verification, VerifyOptions};
+use kvweir::fs::admin::{Fault, Repaired, Verification, VerifyOptions, Weight};
 use serde::Serialize;
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
     cli::Ending,
-    interrupt,
+    interrupt, output,
     progress::Progress,
     summary::table::{Section, bytes, count},
 };
@@ -16,14 +16,18 @@ const EXAMPLES: &str = "\
 Faults that --repair removes: damaged_trailer, damaged_payload, wrong_key, wrong_namespace, wrong_size,
 zero_length, leftover_temporary, empty_directory, and of extents damaged_header, truncated_extent; of a slot
 (damaged_payload, damaged_record) only its record goes. Faults that stay, since nothing is proved: other_size,
-newer_format, unreadable. For not_in_journal, counted_too_low, extent_gone, damaged_journal, damaged_ledger
-and with every removal it gives the journals up, so that the next start walks the root.
+newer_format, unreadable. For not_in_journal, counted_too_low, extent_gone, damaged_journal, damaged_ledger,
+above_bound and with every removal it gives the journals up, so that the next start walks the root.
 
 Files are compared with the journals only while no engine holds the root. What journals tell of and has no
 file is told, and is no finding.
 
-Exit codes: 0 clean, 1 findings (also when they were repaired), 2 it could not run, such as --repair while
-an engine holds the root.
+Each finding has a weight: block (a block is lost, or cannot be served), bound (bytes are not counted as they
+are), tidy (a leftover, as every kill leaves some: leftover_temporary, empty_directory, and the half of an
+extent in the making). Nothing is lost by those: kvweir gc or the next start tidies up.
+
+Exit codes: 0 clean; 1 findings that cost a block or the bound; 3 nothing but leftovers; 1 and 3 also when they
+were repaired; 2 it could not run, such as --repair while an engine holds the root.
 
 Examples:
   # Is the device still good? May run beside the engine
@@ -105,10 +109,19 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     if let Some(r) = repaired {
         admin::say_dry(r.done, args.root.json);
     }
-    Ok(if found.is_clean() {
-        Ending::Good
-    } else {
-        Ending::Bad
+    let bad = found.findings.iter().find(|f| f.fault == Fault::AboveBound);
+    if let Some(f) = bad {
+        output::say(&format!("warning: {}", f.detail));
+    }
+    Ok(match (found.is_clean(), found.is_tidy_only()) {
+        (true, _) => Ending::Good,
+        (_, true) => {
+            output::say(
+                "no block is lost: what was found are leftovers, which `kvweir gc` or the next start removes",
+            );
+            Ending::Untidy
+        }
+        _ => Ending::Bad,
     })
 }
 
@@ -128,6 +141,9 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
             format!("{} in {:.2} s, {:.2} GB/s", bytes(v.bytes), v.seconds, v.gb_s()),
         ),
         ("findings", count(v.findings.len() as u64)),
+        ("  that cost a block", count(v.count(Weight::Block))),
+        ("  that cost the bound", count(v.count(Weight::Bound))),
+        ("  that only need tidying", count(v.count(Weight::Tidy))),
     ];
     let names: Vec<String> = v.faults.keys().map(|f| format!("  {f}")).collect();
     rows.extend(
@@ -150,12 +166,19 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
         "directories of blocks without file, some of them",
         &j.without_file_in,
     ));
-    let found: Vec<String> = v
-        .findings
-        .iter()
+    let mut findings: Vec<_> = v.findings.iter().collect();
+    findings.sort_by_key(|f| std::cmp::Reverse(f.weight));
+    let found: Vec<String> = findings
+        .into_iter()
         .map(|f| {
             let slot = f.slot.map_or_else(String::new, |s| format!(" slot {s}"));
-            format!("{}  {}{slot}: {}", f.fault.as_str(), f.path, f.detail)
+            let path = if f.path.is_empty() { "the root" } else { &f.path };
+            format!(
+                "{}  {}  {path}{slot}: {}",
+                f.weight.as_str(),
+                f.fault.as_str(),
+                f.detail
+            )
         })
         .collect();
     out.extend(admin::lines("findings", &found));

@@ -61,12 +61,12 @@ fn opened() -> (tempfile::TempDir, FsTier) {
     (dir, tier)
 }
 
-fn made() -> tempfile::TempDir {
+pub(crate) fn made() -> tempfile::TempDir {
     opened().0
 }
 
 /// Every block file.
-fn blocks(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn blocks(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let mut stack = vec![root.to_owned()];
     while let Some(p) = stack.pop() {

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod admin_codes;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod bench;

@@ -8,7 +8,9 @@ mod import;
 mod journals;
 mod matrix;
 mod packed;
+mod spent;
 mod verify;
+mod weights;
 
 use std::{
     fs,
@@ -229,7 +231,7 @@ fn doctor_finds_what_is_open_to_others_and_every_check_that_is_not_well_says_wha
     let (root, dir) = made(5);
     let admin = admin(&root);
     let level = |what: &str| {
-        let d = admin.doctor();
+        let d = admin.doctor().unwrap();
         for c in &d.checks {
             assert_eq!(c.advice.is_empty(), c.level == Level::Ok, "{c:?}");
             assert!(!c.found.is_empty(), "{c:?}");

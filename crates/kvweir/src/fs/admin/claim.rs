@@ -22,7 +22,7 @@ use super::{
     Admin,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, IoClass, Result, classify},
     io::{Disk, DiskFile, disk::OpenMode},
     sync::{Mutex, lock},
 };
@@ -71,6 +71,10 @@ impl Admin {
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) with the holder's pid and host, or the I/O error of the ledger's
     /// file.
     pub fn claim(&self) -> Result<Claim> {
+        self.command("claim root", |_| String::new(), Self::take)
+    }
+
+    fn take(&self) -> Result<Claim> {
         self.require_idle()?;
         let ledger = self.ledger();
         let fault = |e: io::Error| unusable(&*self.disk, &self.root, e);
@@ -96,7 +100,8 @@ impl Admin {
     pub(super) fn is_being_written(&self, temp: &Path) -> bool {
         match self.disk.open(temp, OpenMode::Read, false) {
             Ok(f) => !f.try_lock().unwrap_or(true),
-            Err(_) => false,
+            // what cannot be looked at may be written
+            Err(e) => classify(&e) != IoClass::Gone,
         }
     }
 

@@ -26,6 +26,9 @@ use crate::{
     sync::{Mutex, lock},
 };
 
+/// Where engines keep shared memory, unless told otherwise.
+const SHM: &str = "/dev/shm";
+
 /// What to collect beside temporaries and empty directories.
 #[derive(Debug, Clone)]
 pub struct GcOptions {
@@ -43,7 +46,7 @@ impl Default for GcOptions {
     fn default() -> Self {
         Self {
             older_than: None,
-            shm: Some("/dev/shm".into()),
+            shm: Path::new(SHM).is_dir().then(|| SHM.into()),
             proc: "/proc".into(),
             grace: Duration::from_secs(60),
         }
@@ -92,10 +95,36 @@ impl Admin {
     /// Collects what nobody needs; without a claim only counts it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk.
-    /// What cannot be removed is listed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root or shared memory where there is no
+    /// directory, and the I/O error of the walk. What cannot be removed is listed.
     pub fn gc(&self, options: &GcOptions, claim: Option<&Claim>) -> Result<Collected> {
+        let far = |c: &Collected| match c.done {
+            true => format!(
+                " (after {} temporaries and {} namespaces went)",
+                c.temporaries.files,
+                c.namespaces.len()
+            ),
+            false => String::new(),
+        };
+        self.command("gc", far, |a| a.collect(options, claim))
+    }
+
+    fn collect(&self, options: &GcOptions, claim: Option<&Claim>) -> Result<Collected> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
+        // before anything goes
+        if let Some(dir) = &options.shm {
+            let found = std::fs::metadata(dir).map_err(|e| {
+                let message = format!(
+                    "{}: {e}; say where engines keep it, or leave it alone",
+                    dir.display()
+                );
+                Error::invalid("look at shared memory", message)
+            })?;
+            if !found.is_dir() {
+                let message = format!("{} is not a directory", dir.display());
+                return Err(Error::invalid("look at shared memory", message));
+            }
+        }
         let mut out = Collected {
             root: self.root.display().to_string(),
             done: claim.is_some(),
@@ -115,6 +144,13 @@ impl Admin {
         }
         if let Some(limit) = options.older_than {
             for facts in content.namespaces.values() {
+                // its newest block may be where nobody could look
+                if content.unreadable.iter().any(|u| u.0.starts_with(&facts.path)) {
+                    let name = facts.name();
+                    out.failed
+                        .push(format!("{name}: stays, since part of it cannot be read"));
+                    continue;
+                }
                 self.collect_namespace(facts, limit, claim, &mut out)?;
             }
         }
@@ -172,7 +208,12 @@ impl Admin {
         claim: Option<&Claim>,
         out: &mut Collected,
     ) -> Result<()> {
+        let failed = out.failed.len();
         let packed = self.packed(facts, &mut out.failed);
+        self.notes.check("gc", "")?;
+        if out.failed.len() > failed {
+            return Ok(());
+        }
         let newest = facts
             .times
             .iter()

@@ -83,7 +83,7 @@ impl Admin {
     /// # Errors
     /// The I/O error of listing the lock files.
     pub fn holders(&self) -> Result<Vec<Holder>> {
-        Ok(self.see()?.holders)
+        self.command("look at members", |_| String::new(), |a| Ok(a.see()?.holders))
     }
 
     /// Looks at the ledger and all locks. Looking at a lock that is free takes it for a moment; members join under the
@@ -163,6 +163,10 @@ impl Admin {
     /// # Errors
     /// [`ErrorKind::Busy`] with the holder's pid and host.
     pub fn require_idle(&self) -> Result<()> {
+        self.command("look at members", |()| String::new(), Self::refuse_busy)
+    }
+
+    fn refuse_busy(&self) -> Result<()> {
         let seen = self.see()?;
         self.refuse_held(&seen)?;
         if seen.claimed {

@@ -380,6 +380,26 @@ impl Admin {
         progress: OnProgress<'_>,
         claim: Option<&Claim>,
     ) -> Result<Imported> {
+        let far = |i: &Imported| match i.done {
+            true => format!(
+                " (after {} blocks got trailers)",
+                i.namespaces.iter().map(|n| n.imported).sum::<u64>()
+            ),
+            false => String::new(),
+        };
+        self.command("import", far, |a| {
+            let from = from.map(|f| f.noting(&a.notes));
+            a.give_trailers(from.as_ref(), options, progress, claim)
+        })
+    }
+
+    fn give_trailers(
+        &self,
+        from: Option<&Self>,
+        options: &ImportOptions,
+        progress: OnProgress<'_>,
+        claim: Option<&Claim>,
+    ) -> Result<Imported> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
         let from = from.unwrap_or(self);
         let began = self.clock.now();
@@ -399,6 +419,7 @@ impl Admin {
             progress,
         };
         let passed_over = importer.choose(&content, options);
+        self.notes.check("import", "")?;
         self.has_room(&importer, &content)?;
         if let Some(claim) = claim.filter(|_| !importer.in_place && !importer.targets.is_empty()) {
             claim.change()?;
@@ -411,7 +432,11 @@ impl Admin {
         }
         let largest = importer.targets.iter().map(|t| t.len).max().unwrap_or(1);
         let threads = usize::try_from(MEMORY / largest.max(1)).unwrap_or(1);
-        from.walk(self.threads.min(threads).max(1), &importer)?;
+        let walked = from.walk(self.threads.min(threads).max(1), &importer);
+        // what ran out is told at the end, with how far it came
+        if self.notes.check("import", "").is_ok() {
+            walked?;
+        }
         let into_inner = std::sync::PoisonError::into_inner;
         let mut failed = importer.failed.into_inner().unwrap_or_else(into_inner);
         failed.sort_unstable();

@@ -19,6 +19,9 @@ use super::{
 };
 use crate::{error::Result, namespace::dir_seed};
 
+/// Looks at a root that seems to be above its bound and is held.
+const LOOKS: u32 = 3;
+
 /// What lies below a root.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
@@ -26,6 +29,8 @@ pub struct Inspection {
     pub root: String,
     /// All bytes, as `du` counts them.
     pub bytes: u64,
+    /// By how many of them the root is above the bound that its ledger tells: it is not kept.
+    pub above_bound_bytes: u64,
     /// Block files.
     pub blocks: Pile,
     /// Extents of packed blocks.
@@ -186,11 +191,16 @@ impl Admin {
     /// # Errors
     /// The I/O error of the root itself; what cannot be read below it is listed.
     pub fn inspect(&self) -> Result<Inspection> {
+        self.command("inspect", |_| String::new(), Self::count)
+    }
+
+    fn count(&self) -> Result<Inspection> {
         let seen = self.see()?;
         let content = self.survey(None)?;
         let mut out = Inspection {
             root: self.root.display().to_string(),
             bytes: content.bytes(),
+            above_bound_bytes: 0,
             blocks: Pile::default(),
             extents: Pile::default(),
             packed_blocks: 0,
@@ -221,7 +231,22 @@ impl Admin {
             out.namespaces.push(self.info(facts, config, expected, packed));
         }
         out.namespaces.sort_by(|a, b| a.directory.cmp(&b.directory));
+        out.above_bound_bytes = self.above_bound(out.ledger.bound_bytes, out.bytes)?;
         Ok(out)
+    }
+
+    /// By how many bytes the root is above its bound, of which `bytes` were counted. Beside an engine files come and go
+    /// while they are counted: the least of several looks is told.
+    pub(super) fn above_bound(&self, bound: Option<u64>, bytes: u64) -> Result<u64> {
+        let Some(bound) = bound else { return Ok(0) };
+        let mut least = bytes;
+        for _ in 1..LOOKS {
+            if least <= bound || !self.see()?.is_held() {
+                break;
+            }
+            least = least.min(self.survey(None)?.bytes());
+        }
+        Ok(least.saturating_sub(bound))
     }
 
     fn members(&self, seen: Seen, namespaces: &[String]) -> Vec<MemberInfo> {

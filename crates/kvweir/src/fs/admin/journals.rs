@@ -86,12 +86,7 @@ impl Journals {
 
     fn damaged(fault: Fault, path: String, detail: String) -> Self {
         let mut out = Self::without("the next start walks the root and begins new journals");
-        out.findings.push(Finding {
-            fault,
-            path,
-            slot: None,
-            detail,
-        });
+        out.findings.push(Finding::new(fault, path, None, detail));
         out
     }
 
@@ -247,17 +242,13 @@ impl Admin {
         let state = state
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        findings.extend(state.unknown.iter().map(|path| Finding {
-            fault: Fault::NotInJournal,
-            path: self.short(path),
-            slot: None,
-            detail: "no member's journal knows it, so nobody counts its bytes".into(),
+        findings.extend(state.unknown.iter().map(|path| {
+            let why = "no member's journal knows it, so nobody counts its bytes";
+            Finding::new(Fault::NotInJournal, self.short(path), None, why.into())
         }));
-        findings.extend(state.larger.iter().map(|(path, bytes, counted)| Finding {
-            fault: Fault::CountedTooLow,
-            path: self.short(path),
-            slot: None,
-            detail: format!("takes {bytes} bytes, of which its journal counts {counted}"),
+        findings.extend(state.larger.iter().map(|(path, bytes, counted)| {
+            let why = format!("takes {bytes} bytes, of which its journal counts {counted}");
+            Finding::new(Fault::CountedTooLow, self.short(path), None, why)
         }));
         // one member's blocks may lie where another's are in doubt
         let doubted = |n: u32| dirs.get(n as usize).is_some_and(|d| in_doubt.contains(d));
@@ -269,12 +260,9 @@ impl Admin {
             }
         }
         findings.extend(extents.iter().filter_map(|&(n, bytes)| {
-            Some(Finding {
-                fault: Fault::ExtentGone,
-                path: self.short(dirs.get(n as usize)?),
-                slot: None,
-                detail: format!("a journal counts an extent of {bytes} bytes here, which is not there"),
-            })
+            let why = format!("a journal counts an extent of {bytes} bytes here, which is not there");
+            let path = self.short(dirs.get(n as usize)?);
+            Some(Finding::new(Fault::ExtentGone, path, None, why))
         }));
         report.journal_without_file = without.len() as u64;
         let places: BTreeSet<&Path> = without

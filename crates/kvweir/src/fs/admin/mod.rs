@@ -12,6 +12,7 @@
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
 //! | `import.rs` | trailers for blocks that a stock tier wrote |
+//! | `spent.rs` | commands end where file descriptors or memory do |
 //! | `temps.rs` | temporaries of commands |
 //! | `convert/` | blocks from files into extents and back |
 //!
@@ -46,6 +47,7 @@ mod inspect;
 mod journals;
 mod keys;
 mod shm;
+mod spent;
 mod survey;
 mod temps;
 mod trim;
@@ -58,6 +60,7 @@ use std::{
 
 use serde::Serialize;
 
+use self::spent::Notes;
 pub use self::{
     claim::Claim,
     convert::{ConvertOptions, Converted, ConvertedNamespace},
@@ -70,7 +73,7 @@ pub use self::{
     keys::Keys,
     shm::{RegionInfo, RegionState},
     trim::Trimmed,
-    verify::{Fault, Finding, Repaired, Verification, VerifyOptions},
+    verify::{Fault, Finding, Repaired, Verification, VerifyOptions, Weight},
 };
 use super::{
     dirs::Dirs,
@@ -81,14 +84,18 @@ use crate::{
     clock::{Clock, SystemClock},
     error::{Error, Result},
     io::{Disk, OsDisk, pool::usable_cpus},
-    sync::{Mutex, atomic::AtomicBool, lock},
+    sync::{Mutex, lock},
 };
 
 /// A root to look after.
 #[derive(Debug, Clone)]
 pub struct Admin {
     root: PathBuf,
+    /// What the caller gave.
+    plain: Arc<dyn Disk>,
+    /// The same, with notes of what runs out.
     disk: Arc<dyn Disk>,
+    notes: Arc<Notes>,
     clock: Arc<dyn Clock>,
     threads: usize,
 }
@@ -141,7 +148,9 @@ impl Admin {
         }
         Ok(Self {
             root: found,
+            plain: Arc::new(OsDisk),
             disk: Arc::new(OsDisk),
+            notes: Arc::default(),
             clock: SystemClock::shared(),
             threads: (usable_cpus() * 4).clamp(4, 16),
         })
@@ -150,6 +159,7 @@ impl Admin {
     /// Another disk than the operating system's.
     #[must_use]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.plain = Arc::clone(&disk);
         self.disk = disk;
         self
     }
@@ -197,10 +207,11 @@ impl Admin {
             sweep: Sweep::Member(u32::MAX),
             found: &|_| {},
             number: &number,
-            stop: &AtomicBool::new(false),
+            stop: self.notes.stop(),
             watch: Some(watch),
         };
-        walk.run(&Dirs::new()).map(|_| ())
+        walk.run(&Dirs::new())?;
+        self.notes.check("walk", "")
     }
 
     /// `path` as people want to read it: from the root on.

@@ -14,7 +14,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::age_s;
+use super::{age_s, spent::is_spent};
 
 /// The PID namespace that sees every process of the machine, as the kernel numbers it.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -45,6 +45,12 @@ pub struct RegionInfo {
 
 /// Device and inode.
 type FileId = (u64, u64);
+/// Processes that use a file.
+type Users = BTreeMap<FileId, Vec<u32>>;
+
+/// What to do where processes cannot be seen.
+const HOW: &str = "run `kvweir gc` as root on the host, or in a container with --pid=host, --cap-add=SYS_PTRACE and the \
+                   host's /dev/shm";
 
 struct Piece {
     path: PathBuf,
@@ -82,7 +88,7 @@ pub(super) fn collect(
         return Ok(Vec::new());
     }
     let files = regions.values().flatten().map(|p| (&*p.path, p.id)).collect();
-    let users = users(proc, &files);
+    let users = users(proc, &files)?;
     let mut out = Vec::new();
     for pieces in regions.values() {
         let young = pieces
@@ -160,18 +166,37 @@ fn pieces(dir: &Path) -> io::Result<BTreeMap<String, Vec<Piece>>> {
 }
 
 /// Which processes map or have open which of `files`; or why that cannot be known.
-fn users(proc: &Path, files: &BTreeMap<&Path, FileId>) -> Result<BTreeMap<FileId, Vec<u32>>, String> {
-    let own = std::fs::read_link(proc.join("self/ns/pid"));
-    match own {
+///
+/// # Errors
+/// What ran out meanwhile: it tells nothing of the processes.
+fn users(proc: &Path, files: &BTreeMap<&Path, FileId>) -> io::Result<Result<Users, String>> {
+    let told = |path: &Path, e: io::Error| match is_spent(&e) {
+        true => Err(e),
+        false => Ok(format!("{}: {e}; {HOW}", path.display())),
+    };
+    let own = proc.join("self/ns/pid");
+    match std::fs::read_link(&own) {
         Ok(ns) if ns.as_os_str() == FIRST_PID_NAMESPACE => {}
-        Ok(_) => return Err("processes outside of this container cannot be seen; run it on the host".into()),
-        Err(e) => return Err(format!("{}: {e}", proc.join("self/ns/pid").display())),
+        Ok(ns) => {
+            return Ok(Err(format!(
+                "this is a container: processes outside of its {} have pids that cannot be seen here, and may use it; \
+                 {HOW}",
+                ns.display()
+            )));
+        }
+        Err(e) => return told(&own, e).map(Err),
     }
-    let mut users: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
-    let entries = std::fs::read_dir(proc).map_err(|e| format!("{}: {e}", proc.display()))?;
-    let (mut seen, mut hidden) = (0u32, 0u32);
+    let mut users = Users::new();
+    let entries = match std::fs::read_dir(proc) {
+        Ok(entries) => entries,
+        Err(e) => return told(proc, e).map(Err),
+    };
+    let (mut seen, mut hidden, mut first) = (0u32, 0u32, None);
     for entry in entries {
-        let entry = entry.map_err(|e| format!("{}: {e}", proc.display()))?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(e) => return told(proc, e).map(Err),
+        };
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
             continue;
         };
@@ -184,22 +209,33 @@ fn users(proc: &Path, files: &BTreeMap<&Path, FileId>) -> Result<BTreeMap<FileId
             }
             // ended while we looked
             Err(e) if matches!(e.raw_os_error(), Some(2 | 3)) => {}
-            Err(_) => hidden += 1,
+            Err(e) if is_spent(&e) => return Err(e),
+            Err(_) => {
+                hidden += 1;
+                first.get_or_insert(pid);
+            }
         }
     }
     // a mount of /proc may hide the processes of others altogether
     let sees_first = proc.join("1").exists();
-    if hidden > 0 || seen == 0 || !sees_first {
-        let how = if rustix::process::geteuid().is_root() {
-            "run it outside containers, where all processes of the machine can be seen"
-        } else {
-            "run it as root"
+    if let Some(pid) = first {
+        let name = std::fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+        let others = match hidden - 1 {
+            0 => String::new(),
+            n => format!(" and {n} others"),
         };
-        return Err(format!(
-            "{hidden} processes of others cannot be looked into; {how}"
-        ));
+        return Ok(Err(format!(
+            "pid {pid} ({}){others} cannot be looked into, and may use it; {HOW}",
+            name.trim_end()
+        )));
     }
-    Ok(users)
+    if seen == 0 || !sees_first {
+        return Ok(Err(format!(
+            "pid 1 cannot be seen: {} hides the processes of others; {HOW}",
+            proc.display()
+        )));
+    }
+    Ok(Ok(users))
 }
 
 /// The files, of `files`, that a process maps or has open.

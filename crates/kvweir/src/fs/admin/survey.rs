@@ -18,7 +18,7 @@ use super::{
     identity::Config,
 };
 use crate::{
-    error::Result,
+    error::{Error, ErrorKind, Result},
     io::{Disk, disk::OpenMode},
     sync::{Mutex, lock},
 };
@@ -140,6 +140,16 @@ impl Watch for Gather<'_> {
 }
 
 impl Content {
+    /// Refuses to go by part of a root: what could not be read is not counted.
+    pub(super) fn require_whole(&self, op: &'static str, root: &Path) -> Result<()> {
+        require_whole(
+            op,
+            root,
+            self.unreadable.len(),
+            self.unreadable.first().map(|u| &*u.1),
+        )
+    }
+
     /// What `du` counts.
     pub(super) fn bytes(&self) -> u64 {
         let inside: u64 = self
@@ -198,6 +208,17 @@ impl Facts {
             .or_else(|| majority(&digests));
         e
     }
+}
+
+/// Refuses to go by a walk that could not read `many` places, of which `first` is one.
+pub(super) fn require_whole(op: &'static str, root: &Path, many: usize, first: Option<&str>) -> Result<()> {
+    let Some(first) = first else { return Ok(()) };
+    let message = format!(
+        "{}: {many} places could not be read, so nothing tells how many bytes there are; the first: {first}; `kvweir \
+         verify` lists them",
+        root.display()
+    );
+    Err(Error::new(ErrorKind::Unavailable, op, message))
 }
 
 /// What more than half of all are.

@@ -18,6 +18,7 @@ use super::{
     },
     Admin, Claim, Pile, age_s,
     extents::{known, map_parallel, pairs},
+    survey::require_whole,
 };
 use crate::{
     error::{Error, IoClass, Result, classify},
@@ -211,25 +212,39 @@ impl Admin {
     /// Removes the oldest blocks until `du` of the root is at most `to_bytes`; without a claim only counts them.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk.
-    /// What cannot be removed is listed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk: bytes
+    /// that were not seen are in no size. What cannot be removed is listed.
     pub fn trim(&self, to_bytes: u64, claim: Option<&Claim>) -> Result<Trimmed> {
+        let far = |t: &Trimmed| match t.done {
+            true => format!(
+                " (after {} block files and {} extents went)",
+                t.blocks.files, t.extents.files
+            ),
+            false => String::new(),
+        };
+        self.command("trim", far, |a| a.remove_oldest(to_bytes, claim))
+    }
+
+    fn remove_oldest(&self, to_bytes: u64, claim: Option<&Claim>) -> Result<Trimmed> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
         let space = self.disk.space(&self.root);
         let unit = space
             .map_err(|e| Error::io("ask for space", self.root.display(), e))?
             .block;
         let mut all = self.blocks(unit)?;
+        let first = all.unreadable.first().map(String::as_str);
+        require_whole("trim", &self.root, all.unreadable.len(), first)?;
         let mut bytes = all.bytes;
         let mut out = Trimmed {
             root: self.root.display().to_string(),
             done: claim.is_some(),
             to_bytes,
             before_bytes: bytes,
-            failed: std::mem::take(&mut all.unreadable),
             ..Trimmed::default()
         };
         let extents = self.extents_in_order(&mut all, &mut out.failed);
+        // what was not read is not known to be empty
+        self.notes.check("trim", "")?;
         let mut files = std::mem::take(&mut all.victims);
         files.sort_unstable_by(|a, b| (a.mtime_ns, &a.name).cmp(&(b.mtime_ns, &b.name)));
         let victims = merge(files, extents);
@@ -319,8 +334,11 @@ impl Admin {
                     v.mtime_ns = i128::from(newest) * 1_000_000_000;
                     v.packed = Some(known.map_or(0, |k| k.records));
                 }
-                // as its files tell
-                Err(why) => failed.push(format!("{}: {why}", self.short(e.path()))),
+                // what it holds cannot be told: it stays
+                Err(why) => {
+                    failed.push(format!("{}: {why}", self.short(e.path())));
+                    continue;
+                }
             }
             extents.push(v);
         }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     super::{
-        layout::Leaf,
+        layout::{Leaf, Part, extent_part},
         watch::{BlockFile, Met, Watch},
     },
     Admin, Claim, OnProgress, Pile, Progress,
@@ -80,6 +80,32 @@ pub enum Fault {
     DamagedJournal,
     /// A ledger whose bytes are not what was written. A repair gives it up.
     DamagedLedger,
+    /// More bytes lie below the root than its bound: what is there is not what members count. A repair lets the next
+    /// start walk, count and trim.
+    AboveBound,
+}
+
+/// What a finding means for whoever keeps the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weight {
+    /// Nothing is lost: a leftover, as every kill leaves some. `gc`, a repair or the next start tidies up.
+    Tidy,
+    /// No block is lost, but bytes are not counted as they are: the bound may not be kept until the next walk.
+    Bound,
+    /// A block is lost, or cannot be served as it is.
+    Block,
+}
+
+impl Weight {
+    /// The words for people and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tidy => "tidy",
+            Self::Bound => "bound",
+            Self::Block => "block",
+        }
+    }
 }
 
 impl Fault {
@@ -106,6 +132,7 @@ impl Fault {
             Self::ExtentGone => "extent_gone",
             Self::DamagedJournal => "damaged_journal",
             Self::DamagedLedger => "damaged_ledger",
+            Self::AboveBound => "above_bound",
         }
     }
 
@@ -123,6 +150,7 @@ impl Fault {
                 | Self::ExtentGone
                 | Self::DamagedJournal
                 | Self::DamagedLedger
+                | Self::AboveBound
         )
     }
 }
@@ -132,12 +160,39 @@ impl Fault {
 pub struct Finding {
     /// What.
     pub fault: Fault,
+    /// What it means.
+    pub weight: Weight,
     /// Where, from the root on.
     pub path: String,
     /// The slot of the extent at `path`, where one is meant and not the file.
     pub slot: Option<u32>,
     /// In words.
     pub detail: String,
+}
+
+impl Finding {
+    pub(super) fn new(fault: Fault, path: String, slot: Option<u32>, detail: String) -> Self {
+        // without its table a data file is an extent in the making
+        let in_the_making = || matches!(extent_part_of(&path), Some(Part::Data));
+        let weight = match fault {
+            Fault::LeftoverTemporary | Fault::EmptyDirectory => Weight::Tidy,
+            Fault::HalfExtent if in_the_making() => Weight::Tidy,
+            f if f.is_of_journals() => Weight::Bound,
+            _ => Weight::Block,
+        };
+        Self {
+            fault,
+            weight,
+            path,
+            slot,
+            detail,
+        }
+    }
+}
+
+fn extent_part_of(path: &str) -> Option<Part> {
+    let name = path.rsplit('/').next()?;
+    extent_part(name).map(|(part, _)| part)
 }
 
 /// What to verify.
@@ -180,6 +235,8 @@ pub struct Verification {
     pub journals: JournalCheck,
     /// How many of each fault.
     pub faults: BTreeMap<&'static str, u64>,
+    /// How many of each weight.
+    pub weights: BTreeMap<&'static str, u64>,
     /// All faults, by kind and path.
     pub findings: Vec<Finding>,
 }
@@ -188,6 +245,16 @@ impl Verification {
     /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
+    }
+
+    /// Findings of this weight.
+    pub fn count(&self, weight: Weight) -> u64 {
+        self.findings.iter().filter(|f| f.weight == weight).count() as u64
+    }
+
+    /// Whether nothing is wrong but leftovers.
+    pub fn is_tidy_only(&self) -> bool {
+        self.findings.iter().all(|f| f.weight == Weight::Tidy)
     }
 
     /// Billions of bytes read a second.
@@ -282,7 +349,11 @@ impl Reader<'_> {
                 lock(&self.buffers).push(buf);
                 checked
             }
-            Err(e) => (Outcome::Bad(Fault::Unreadable, e.to_string()), 0),
+            Err(_) => {
+                let spent = std::io::ErrorKind::OutOfMemory.into();
+                self.admin.notes.note(&file.dir.join(file.name), &spent);
+                return;
+            }
         };
         {
             let mut found = lock(&self.found);
@@ -319,12 +390,8 @@ impl Reader<'_> {
 
     pub(super) fn bad_at(&self, fault: Fault, path: &Path, slot: Option<u32>, detail: String) {
         let path = self.admin.short(path);
-        lock(&self.found).findings.push(Finding {
-            fault,
-            path,
-            slot,
-            detail,
-        });
+        let finding = Finding::new(fault, path, slot, detail);
+        lock(&self.found).findings.push(finding);
     }
 }
 
@@ -335,6 +402,10 @@ impl Admin {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a namespace that is not there, and the I/O error of the
     /// root itself; whatever cannot be read below it is a finding.
     pub fn verify(&self, options: &VerifyOptions<'_>, progress: OnProgress<'_>) -> Result<Verification> {
+        self.command("verify", |_| String::new(), |a| a.compare_all(options, progress))
+    }
+
+    fn compare_all(&self, options: &VerifyOptions<'_>, progress: OnProgress<'_>) -> Result<Verification> {
         options.claim.map_or(Ok(()), |c| c.covers(self))?;
         let only = options.namespace;
         let content = self.survey(only)?;
@@ -384,11 +455,38 @@ impl Admin {
         report.seconds = seconds;
         report.journals = journals;
         report.findings.extend(findings);
+        report
+            .findings
+            .extend(self.bound_kept(only, &content, options.claim)?);
         report.findings.sort_unstable();
         for f in &report.findings {
             *report.faults.entry(f.fault.as_str()).or_default() += 1;
+            *report.weights.entry(f.weight.as_str()).or_default() += 1;
         }
         Ok(report)
+    }
+
+    /// A finding where more bytes lie below the root than its ledger's bound. A walk of one namespace does not tell.
+    fn bound_kept(
+        &self,
+        only: Option<&str>,
+        content: &Content,
+        claim: Option<&Claim>,
+    ) -> Result<Option<Finding>> {
+        let seen = match claim {
+            Some(_) => self.see_unlocked()?,
+            None => self.see()?,
+        };
+        let bound = seen.page().map(|p| p.head.bound).filter(|_| only.is_none());
+        let above = self.above_bound(bound, content.bytes())?;
+        let detail = || {
+            format!(
+                "{above} bytes above the bound of {}: members count less than there is; end the engines and let the \
+                 next start walk and trim (`verify --repair --yes` sees to that)",
+                bound.unwrap_or(0)
+            )
+        };
+        Ok((above > 0).then(|| Finding::new(Fault::AboveBound, String::new(), None, detail())))
     }
 
     /// What the files of each namespace should be, and whether its identity is known.
@@ -408,6 +506,14 @@ impl Admin {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of giving the
     /// journals up. What cannot be removed is listed.
     pub fn repair(&self, report: &Verification, claim: Option<&Claim>) -> Result<Repaired> {
+        let far = |r: &Repaired| match r.done {
+            true => format!(" (after {} files and {} records went)", r.files.files, r.records),
+            false => String::new(),
+        };
+        self.command("repair", far, |a| a.remove_bad(report, claim))
+    }
+
+    fn remove_bad(&self, report: &Verification, claim: Option<&Claim>) -> Result<Repaired> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
         let mut out = Repaired {
             done: claim.is_some(),
@@ -436,6 +542,12 @@ impl Admin {
             }
             if f.fault == Fault::EmptyDirectory {
                 out.directories += claim.map_or(1, |_| self.remove_empty(&path).files);
+                continue;
+            }
+            // half of an extent may have been all that could be looked at
+            let whole = || other_part(&path).is_some_and(|p| self.disk.stat(&p).is_ok());
+            if f.fault == Fault::HalfExtent && whole() {
+                out.kept += 1;
                 continue;
             }
             // of an extent both files go

@@ -300,14 +300,43 @@ fn shared_memory_stays_where_processes_cannot_be_seen() {
     fs::create_dir_all(proc.path().join("self/ns")).unwrap();
     let link = proc.path().join("self/ns/pid");
     std::os::unix::fs::symlink("pid:[4026532000]", &link).unwrap();
-    assert!(see(proc.path()).contains("outside of this container"));
+    let why = see(proc.path());
+    assert!(
+        why.contains("pid:[4026532000]") && why.contains("--pid=host"),
+        "{why}"
+    );
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("pid:[4026531836]", &link).unwrap();
     // processes of others are hidden altogether
     fs::create_dir_all(proc.path().join("77/fd")).unwrap();
     fs::write(proc.path().join("77/maps"), b"").unwrap();
-    assert!(see(proc.path()).contains("cannot be looked into"));
+    assert!(see(proc.path()).contains("pid 1 cannot be seen"));
     // or can be seen and not looked into
     fs::create_dir_all(proc.path().join("1/maps")).unwrap();
-    assert!(see(proc.path()).contains("1 processes of others"));
+    fs::write(proc.path().join("1/comm"), "init\n").unwrap();
+    let why = see(proc.path());
+    assert!(
+        why.contains("pid 1 (init)") && why.contains("as root on the host"),
+        "{why}"
+    );
+}
+
+#[test]
+fn shared_memory_that_is_not_there_is_refused_before_anything_goes() {
+    let (root, dir) = made(1);
+    let temp = file_of(&dir, &key(0)).with_extension("bin.00000000000000aa.kvweir");
+    fs::write(&temp, b"x").unwrap();
+    for shm in [root.path().join("none"), temp.clone()] {
+        let options = GcOptions {
+            shm: Some(shm.clone()),
+            grace: Duration::ZERO,
+            ..GcOptions::default()
+        };
+        let admin = admin(&root);
+        let claim = admin.claim().unwrap();
+        let e = admin.gc(&options, Some(&claim)).unwrap_err();
+        assert_eq!(e.kind(), kvweir::ErrorKind::Invalid);
+        assert!(e.to_string().contains(&shm.display().to_string()), "{e}");
+        assert!(temp.exists());
+    }
 }

@@ -68,6 +68,7 @@ impl Work<'_> {
         let gives_back = self.give_free_back(&place)?;
         let mut items: VecDeque<Item> = items.into();
         while !items.is_empty() {
+            self.still_runs()?;
             let fits = usize::try_from(self.room.left() / cost).unwrap_or(usize::MAX);
             // one block at a time would be one sync a block; only what must go anyway goes for that
             let doomed = (items.len() as u64).saturating_mul(growth) > self.room.left();

@@ -169,9 +169,26 @@ impl Admin {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a claim of another root, a namespace that is not there, a bound that is too small or
-    /// not known (a first change gives the ledger up); [`ErrorKind::Full`] when the root is above it; the I/O error of
-    /// the walk. What fails below is listed.
+    /// not known (a first change gives the ledger up); [`ErrorKind::Full`] when the root is above it;
+    /// [`ErrorKind::Unavailable`] when part of it cannot be read, and so not counted; the I/O error of the walk. What
+    /// fails below is listed.
     pub fn convert(
+        &self,
+        options: &ConvertOptions<'_>,
+        progress: OnProgress<'_>,
+        claim: Option<&Claim>,
+    ) -> Result<Converted> {
+        let far = |c: &Converted| match c.done {
+            true => format!(
+                " (after {} blocks moved; run it again to go on)",
+                c.namespaces.iter().map(|n| n.moved).sum::<u64>()
+            ),
+            false => String::new(),
+        };
+        self.command("convert", far, |a| a.move_blocks(options, progress, claim))
+    }
+
+    fn move_blocks(
         &self,
         options: &ConvertOptions<'_>,
         progress: OnProgress<'_>,
@@ -181,14 +198,19 @@ impl Admin {
         let began = self.clock.now();
         let bound = self.bound(options, claim)?;
         let content = self.survey(None)?;
+        content.require_whole("convert", &self.root)?;
         let space = self.disk.space(&self.root);
         let space = space.map_err(|e| Error::io("ask for space", self.root.display(), e))?;
         let before = content.bytes();
         let (mut targets, passed_over) = self.targets(options, &content, bound)?;
+        // identities and headers are read by then
+        self.notes.check("convert", "")?;
         let mut used = before;
         if let Some(c) = claim.filter(|_| !targets.is_empty()) {
             c.change()?;
-            used = self.survey(None)?.bytes();
+            let content = self.survey(None)?;
+            content.require_whole("convert", &self.root)?;
+            used = content.bytes();
         }
         if used > bound {
             let message =
@@ -208,6 +230,9 @@ impl Admin {
             failed: Mutex::default(),
         };
         for t in &mut targets {
+            if self.notes.check("convert", "").is_err() {
+                break;
+            }
             let ended = match options.to {
                 Layout::Pack => work.pack(t),
                 _ => work.unpack(t),
@@ -230,7 +255,7 @@ impl Admin {
             done: claim.is_some(),
             bound_bytes: bound,
             before_bytes: before,
-            after_bytes: match claim {
+            after_bytes: match claim.filter(|_| self.notes.check("convert", "").is_ok()) {
                 Some(_) => self.survey(None)?.bytes(),
                 None => work.room.used(),
             },

@@ -157,6 +157,7 @@ impl Work<'_> {
         }
         let mut left = std::collections::VecDeque::from(files);
         while !left.is_empty() {
+            self.still_runs()?;
             let Some(n) = self.make_room(&mut p, &mut left)? else {
                 break;
             };

@@ -235,6 +235,11 @@ impl Work<'_> {
         Ok(out)
     }
 
+    /// An error once file descriptors or memory ran out: nothing is dropped for what could not be read.
+    pub(super) fn still_runs(&self) -> io::Result<()> {
+        self.admin.notes.check("convert", "").map_err(io::Error::other)
+    }
+
     /// Makes all that was written below the root survive a power loss.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.admin.disk.sync_all(&self.admin.root)

@@ -90,8 +90,8 @@ impl Admin {
     }
 
     fn who(&self) -> Check {
-        let holders = match self.holders() {
-            Ok(h) => h,
+        let holders = match self.see() {
+            Ok(seen) => seen.holders,
             Err(e) => return Check::warn("holder", e.to_string(), "run as the engine's user"),
         };
         let live: Vec<_> = holders.iter().filter(|h| h.may_live()).collect();
