@@ -35,6 +35,23 @@ pub(crate) fn open(root: &Path) -> Result<Admin> {
     Admin::new(root).or_could_not_run()
 }
 
+/// What to do where file descriptors or memory ran out.
+pub(crate) fn spent(errno: Option<i32>) -> Option<&'static str> {
+    match errno? {
+        // ENFILE, EMFILE
+        23 | 24 => Some(
+            "nothing is wrong with the blocks: raise the limit of open files (`ulimit -n 4096`), or use fewer threads \
+             where there is --threads, and run it again",
+        ),
+        // ENOMEM
+        12 => Some(
+            "nothing is wrong with the blocks: free memory or raise its limit (`ulimit -v`, memory.max of the cgroup), or \
+             use fewer threads where there is --threads, and run it again",
+        ),
+        _ => None,
+    }
+}
+
 /// For results of the engine without which a command has none itself: exit code 2.
 pub(crate) trait OrCouldNotRun<T> {
     fn or_could_not_run(self) -> Result<T>;
@@ -44,15 +61,7 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
     fn or_could_not_run(self) -> Result<T> {
         self.map_err(|e| {
             let hint = match e.kind() {
-                // EMFILE, ENFILE, ENOMEM
-                _ if matches!(e.errno(), Some(23 | 24)) => Some(
-                    "nothing is wrong with the blocks: raise the limit of open files (`ulimit -n 4096`), or use fewer \
-                     threads where there is --threads, and run it again",
-                ),
-                _ if e.errno() == Some(12) => Some(
-                    "nothing is wrong with the blocks: free memory or raise its limit (`ulimit -v`, memory.max of the \
-                     cgroup), or use fewer threads where there is --threads, and run it again",
-                ),
+                _ if spent(e.errno()).is_some() => spent(e.errno()),
                 ErrorKind::Busy => {
                     Some("end that engine or command first; `kvweir inspect` and `kvweir verify` may run beside it")
                 }

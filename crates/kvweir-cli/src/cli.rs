@@ -175,6 +175,10 @@ fn judge(e: &anyhow::Error) -> (u8, Option<String>) {
         let hint = "--skip-bad-lines passes over such lines and counts them";
         return (2, e.skippable().then(|| hint.to_owned()));
     }
+    let errno = |c: &(dyn std::error::Error + 'static)| c.downcast_ref::<std::io::Error>()?.raw_os_error();
+    if let Some(hint) = e.chain().find_map(|c| crate::admin::spent(errno(c))) {
+        return (2, Some(hint.to_owned()));
+    }
     (1, None)
 }
 

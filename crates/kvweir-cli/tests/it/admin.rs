@@ -417,7 +417,7 @@ fn files_are_compared_with_journals_and_a_change_gives_these_up() {
     let root = dir.path().join("kv");
     let all = blocks(&root);
     fs::remove_file(&all[0]).unwrap();
-    let (json, text) = both(dir.path(), "verify kv", 1);
+    let (json, text) = both(dir.path(), "verify kv", 3);
     assert_eq!(
         (
             &json["journals"]["compared"],

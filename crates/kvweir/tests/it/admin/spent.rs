@@ -57,7 +57,9 @@ const COMMANDS: [Command; 8] = [
     ("doctor", |a| a.doctor().map(|_| ())),
     ("verify", |a| {
         a.verify(&VerifyOptions::default(), &|_| {}).map(|r| {
-            let all: Vec<_> = r.findings.iter().map(|f| f.fault).collect();
+            // blocks of the stock tier came behind the engines' backs
+            let mut all: Vec<_> = r.findings.iter().map(|f| f.fault).collect();
+            all.retain(|f| *f != Fault::NotInJournal);
             assert_eq!(all, [Fault::LeftoverTemporary]);
         })
     }),
