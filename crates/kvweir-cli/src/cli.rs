@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
-use crate::{commands, interrupt, output, settings::SettingError, trace::LineError};
+use crate::{commands, help, interrupt, output, settings::SettingError, trace::LineError};
 
 /// Weir for KV caches: host memory overflows to disk, each tier within its bound.
 #[derive(Debug, Parser)]
@@ -15,7 +15,7 @@ use crate::{commands, interrupt, output, settings::SettingError, trace::LineErro
     max_term_width = 100,
     args_override_self = true
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -69,6 +69,10 @@ enum Command {
     /// In place, within the bound at every moment, every block compared with its checksum. Killed at any moment it has
     /// lost nothing; run it again and it goes on.
     Convert(commands::convert::Args),
+    /// Print the completions of a shell
+    Completions(commands::front::CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(commands::front::ManArgs),
 }
 
 /// How a command that did its work ended.
@@ -104,7 +108,10 @@ impl std::error::Error for UsageError {}
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
     output::want_json(asks_for_json(std::env::args_os()));
-    let cli = match Cli::try_parse() {
+    let parsed = help::command()
+        .try_get_matches()
+        .and_then(|m| Cli::from_arg_matches(&m));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => return refused(&e),
     };
@@ -118,7 +125,9 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Import(args)) => commands::import::run(&args),
         Some(Command::Convert(args)) => commands::convert::run(&args),
-        None => output::result(&Cli::command().render_help().to_string())
+        Some(Command::Completions(args)) => commands::front::completions(&args),
+        Some(Command::Man(args)) => commands::front::man(&args),
+        None => output::result(&help::command().render_help().to_string())
             .map(|()| Ending::Good)
             .map_err(Into::into),
     };
@@ -188,6 +197,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        help::command().debug_assert();
     }
 }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, presets};
 use kvweir::{
     clock::Clock,
     evict::{Order, PolicyKind, RequestTag, ResidentSet},
@@ -16,6 +15,7 @@ use serde::Serialize;
 
 use crate::{
     settings::{ReplaySettings, order_name},
+    summary::table::Section,
     trace::{Request, Source},
 };
 
@@ -127,35 +127,32 @@ pub(crate) fn json(results: &[HitRate], skipped_lines: u64) -> serde_json::Value
 }
 
 /// All outcomes as a table.
-pub(crate) fn table(results: &[HitRate]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_BORDERS_ONLY_CONDENSED);
-    table.set_header([
-        "policy",
-        "order",
+pub(crate) fn section(results: &[HitRate]) -> Section {
+    let head = [
+        "policy, order",
         "capacity",
         "requests",
         "blocks",
         "prefix hit rate",
         "seconds",
         "touches/s",
-    ]);
-    for r in results {
-        table.add_row([
-            r.policy.to_owned(),
-            r.order.to_owned(),
+    ];
+    let row = |r: &HitRate| {
+        vec![
+            format!("{}, {}", r.policy, r.order),
             r.capacity_blocks.to_string(),
             r.requests.to_string(),
             r.blocks.to_string(),
             format!("{:.4}", r.prefix_hit_rate),
             format!("{:.3}", r.seconds),
             format!("{:.1} M", r.touches_per_s / 1e6),
-        ]);
+        ]
+    };
+    Section {
+        title: "hit rate by capacity",
+        head: head.map(str::to_owned).to_vec(),
+        rows: results.iter().map(row).collect(),
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
 }
 
 #[cfg(test)]
@@ -203,12 +200,10 @@ mod tests {
             touches_per_s: 14.0,
             ..run(Order::LeafFirst, false)
         };
-        insta::assert_snapshot!(table(std::slice::from_ref(&r)), @r#"
-    +--------------------------------------------------------------------------------------------+
-    | policy   order        capacity   requests   blocks   prefix hit rate   seconds   touches/s |
-    +============================================================================================+
-    | lru      leaf-first          3          3        7            0.2857     0.500       0.0 M |
-    +--------------------------------------------------------------------------------------------+
+        insta::assert_snapshot!(section(std::slice::from_ref(&r)).to_text(), @r#"
+    hit rate by capacity
+     policy, order    capacity  requests  blocks  prefix hit rate  seconds  touches/s
+     lru, leaf-first         3         3       7           0.2857    0.500      0.0 M
     "#);
         let json = serde_json::to_string_pretty(&json(&[r], 2)).unwrap();
         insta::assert_snapshot!(json, @r#"

@@ -4,6 +4,7 @@ mod admin;
 mod bench;
 mod cli;
 mod commands;
+mod help;
 mod hitrate;
 mod interrupt;
 mod output;

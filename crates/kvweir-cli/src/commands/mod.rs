@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod convert;
 pub(crate) mod doctor;
+pub(crate) mod front;
 pub(crate) mod gc;
 pub(crate) mod import;
 pub(crate) mod inspect;

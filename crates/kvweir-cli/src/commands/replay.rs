@@ -78,11 +78,19 @@ fn hit_rate_only(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Ending>
     let notes = workload.notes.clone();
     let results = hitrate::run(settings, workload.requests, &SystemClock::new(), stop)?;
     tell(&notes);
+    let mut written = Ok(());
+    if let Some(path) = &settings.report {
+        // the numbers are shown even if the report cannot be written
+        written = report::hitrate::render(&results, &settings.to_toml()).and_then(|html| {
+            report::write(path, &html).with_context(|| format!("write report {}", path.display()))
+        });
+    }
     if settings.json {
         output::result(&hitrate::json(&results, notes.skipped()).to_string())?;
     } else {
-        output::result(&hitrate::table(&results))?;
+        output::result(&hitrate::section(&results).to_text())?;
     }
+    written?;
     Ok(if stop.load(Ordering::Relaxed) {
         Ending::Interrupted
     } else {

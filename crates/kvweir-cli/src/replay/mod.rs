@@ -102,6 +102,6 @@ fn open_trace(settings: &ReplaySettings, path: &Path) -> Result<TraceReader, Usa
     };
     TraceReader::open(path, bad).map_err(|e| UsageError {
         message: format!("trace {} cannot be read: {e}", path.display()),
-        hint: Some("give a file of JSON lines, plain or gzip, or - for stdin"),
+        hint: Some("give a file of JSON lines, plain or compressed with gzip, zstd or xz, or - for stdin"),
     })
 }

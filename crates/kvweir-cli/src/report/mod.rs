@@ -2,6 +2,7 @@
 //! as tables, the settings in force.
 
 pub(crate) mod bench;
+pub(crate) mod hitrate;
 mod plot;
 mod timeline;
 
@@ -61,6 +62,7 @@ fn head(title: &str, lead: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>{title}</h1>\n<p class=\"lead\">{lead}</p>\n",
     )
@@ -70,12 +72,16 @@ fn head(title: &str, lead: &str) -> String {
 fn tables(sections: &[Section]) -> String {
     let mut html = String::new();
     for section in sections {
-        html += &format!("<h2>{}</h2>\n<table>\n", escape(section.title));
+        // a table that is wider than the page moves by itself
+        html += &format!(
+            "<h2>{}</h2>\n<div class=\"wide\"><table>\n",
+            escape(section.title)
+        );
         if !section.head.is_empty() {
             html += &row("th", &section.head);
         }
         section.rows.iter().for_each(|r| html += &row("td", r));
-        html += "</table>\n";
+        html += "</table></div>\n";
     }
     html
 }

@@ -3,7 +3,8 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (640, 300);
+/// So small that axis texts can be read on a telephone, where all of it is drawn 340 pixels wide.
+const SIZE: (u32, u32) = (480, 280);
 const GREY: RGBColor = RGBColor(90, 90, 90);
 
 /// How values map to height.
@@ -91,15 +92,15 @@ impl Plot {
         let mut chart = ChartBuilder::on(&area)
             .margin(8)
             .margin_right(20)
-            .x_label_area_size(42)
-            .y_label_area_size(64)
+            .x_label_area_size(50)
+            .y_label_area_size(72)
             .build_cartesian_2d(0.0..x_max, y.clone())?;
         let label = |v: &f64| match self.scale {
             Scale::Linear => short(*v),
             Scale::Log => short(10_f64.powf(*v)),
         };
         let y_labels = match self.scale {
-            Scale::Linear => 6,
+            Scale::Linear => 5,
             Scale::Log => (y.end - y.start) as usize + 1,
         };
         chart
@@ -109,10 +110,11 @@ impl Plot {
             .axis_style(GREY)
             .x_desc(self.x)
             .y_desc(self.y)
-            .axis_desc_style(("sans-serif", 14, &GREY))
-            .label_style(("sans-serif", 13, &GREY))
+            .axis_desc_style(("sans-serif", 17, &GREY))
+            .label_style(("sans-serif", 16, &GREY))
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&label)
+            .x_labels(6)
             .y_labels(y_labels)
             .draw()?;
         for (series, points) in self.series.iter().zip(lines) {

@@ -102,12 +102,6 @@ impl ReplaySettings {
                 Some(String::from("add --capacity-blocks N, or several: N,N,N")),
             ));
         }
-        if self.hit_rate_only && self.report.is_some() {
-            return Err(self.refuse(
-                "report",
-                &format!("does not go with {}", self.tell("hit_rate_only")),
-            ));
-        }
         if !self.hit_rate_only && given_by_flag("capacity_blocks") {
             return Err(SettingError::new(
                 format!("{} is for --hit-rate-only", self.tell("capacity_blocks")),

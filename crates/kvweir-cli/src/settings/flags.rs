@@ -22,7 +22,8 @@ fn arg(setting: &'static Setting) -> Arg {
         Kind::Word => format!("{}: {} {end}", setting.help, setting.allowed),
         _ => format!("{} {end}", setting.help),
     };
-    let long = format!("{}.\n{end}\nAllowed: {}", setting.help, setting.allowed);
+    let stop = if setting.help.ends_with('?') { "" } else { "." };
+    let long = format!("{}{stop}\n{end}\nAllowed: {}", setting.help, setting.allowed);
     let arg = Arg::new(setting.key)
         .help(help)
         .long_help(long)

@@ -117,7 +117,7 @@ macro_rules! settings {
 /// Every setting, in the order in which help and `--print-config` list them.
 pub(crate) const SETTINGS: &[Setting] = settings! {
     trace "trace" Path unset "the built-in workload", WORK, "a file, or - for stdin",
-        "Trace of requests in Mooncake format (JSON lines), plain or gzip; - reads stdin";
+        "Trace of requests in Mooncake format (JSON lines), plain or compressed with gzip, zstd or xz; - reads stdin";
     requests "requests" Count unset "600 of the built-in workload, all of a trace", WORK, "a whole number, at least 1",
         "Stop after this many requests";
     seed "seed" Count = "0", WORK, "a whole number", "Seed of the built-in workload and of everything random";

@@ -18,8 +18,65 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// An ASCII table under its heading.
+    /// An ASCII table under its heading; where the terminal is narrower, a line a value.
     pub(crate) fn to_text(&self) -> String {
+        self.to_text_within(width())
+    }
+
+    fn to_text_within(&self, width: Option<usize>) -> String {
+        let text = self.table();
+        match width {
+            Some(width) if text.lines().any(|l| l.chars().count() > width) => self.stacked(width),
+            _ => text,
+        }
+    }
+
+    /// Name and value, or row, head and value, behind each other; what is longer than a line goes on in the next.
+    fn stacked(&self, width: usize) -> String {
+        let mut out = self.title.to_owned();
+        let mut line = |indent: usize, name: &str, value: &str| {
+            let name = name.trim();
+            let text = match (name.is_empty(), value.is_empty()) {
+                (false, false) => format!("{name}: {value}"),
+                _ => format!("{name}{value}"),
+            };
+            let mut used = usize::MAX;
+            for word in text.split_whitespace() {
+                if used.saturating_add(1 + word.chars().count()) > width {
+                    let more = if used == usize::MAX { 0 } else { 2 };
+                    out.push('\n');
+                    out.extend(std::iter::repeat_n(' ', indent + more));
+                    used = indent + more;
+                } else {
+                    out.push(' ');
+                    used += 1;
+                }
+                out.push_str(word);
+                used += word.chars().count();
+            }
+        };
+        for row in &self.rows {
+            let (name, values) = row.split_first().map_or(("", &[][..]), |(n, v)| (n.as_str(), v));
+            let deep = 1 + (name.len() - name.trim_start().len());
+            if self.head.is_empty() {
+                line(deep, name, &values.join(" "));
+                continue;
+            }
+            line(deep, name, "");
+            for (head, value) in self
+                .head
+                .iter()
+                .skip(1)
+                .zip(values)
+                .filter(|(_, v)| !v.is_empty())
+            {
+                line(deep + 2, head, value);
+            }
+        }
+        out
+    }
+
+    fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if !self.head.is_empty() {
@@ -32,6 +89,13 @@ impl Section {
         let lines: Vec<String> = table.lines().map(|l| l.trim_end().to_owned()).collect();
         format!("{}\n{}", self.title, lines.join("\n"))
     }
+}
+
+/// Columns of whoever reads: `COLUMNS` where it is set, else those of the terminal, if it is one.
+fn width() -> Option<usize> {
+    let set = std::env::var("COLUMNS").ok().and_then(|n| n.parse().ok());
+    set.filter(|n| *n > 0)
+        .or_else(|| Table::new().width().map(usize::from))
 }
 
 impl Summary {
@@ -228,5 +292,43 @@ fn reasons(by: &ByReason) -> String {
         String::from("0")
     } else {
         parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_gets_a_line_a_value_and_a_wide_one_the_table() {
+        let list = Section {
+            title: "run",
+            head: Vec::new(),
+            rows: vec![
+                vec!["requests".into(), "600".into()],
+                vec!["  from the primary tier".into(), "0.6532 (39,192 blocks)".into()],
+            ],
+        };
+        assert_eq!(list.to_text_within(Some(200)), list.table());
+        assert_eq!(
+            list.to_text_within(Some(40)),
+            "run\n requests: 600\n   from the primary tier: 0.6532 (39,192\n     blocks)"
+        );
+        let grid = Section {
+            title: "latency (us)",
+            head: ["", "p50", "p99", "max"].map(str::to_owned).to_vec(),
+            rows: vec![["lookup", "0.1", "", "12345.6"].map(str::to_owned).to_vec()],
+        };
+        assert_eq!(
+            grid.to_text_within(Some(20)),
+            "latency (us)\n lookup\n   p50: 0.1\n   max: 12345.6"
+        );
+        for width in 1..60 {
+            let text = list.to_text_within(Some(width));
+            assert!(
+                text.contains("600") && text.contains("blocks)"),
+                "{width}: {text}"
+            );
+        }
     }
 }

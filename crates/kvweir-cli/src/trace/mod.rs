@@ -1,6 +1,7 @@
 //! Requests as a serving engine would see them, and where they come from: a recorded trace or a made-up one.
 
 mod reader;
+mod unpack;
 
 use std::{
     sync::{

@@ -1,22 +1,20 @@
-//! Streaming reader of Mooncake-format JSON lines, plain or gzip. No byte sequence makes it panic, and memory is
+//! Streaming reader of Mooncake-format JSON lines, plain or compressed. No byte sequence makes it panic, and memory is
 //! bounded by the longest line allowed.
 
 use std::{
     fmt,
     fs::File,
-    io::{self, BufRead, BufReader, Read},
+    io::{self, BufRead, Read},
     path::Path,
     time::Duration,
 };
 
-use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;
 
-use super::{Notes, Request};
+use super::{Notes, Request, unpack::unpack};
 
 /// Longer lines are refused: 16 MiB hold about two million block ids.
 const LINE_MAX: usize = 16 << 20;
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const MILLIS_MAX: f64 = 1e15;
 
 /// What to do with a malformed line.
@@ -65,7 +63,7 @@ pub(crate) struct TraceReader {
 }
 
 impl TraceReader {
-    /// Opens `path`; `-` is stdin. Gzip is known by its first bytes, not by the name.
+    /// Opens `path`; `-` is stdin. What is compressed is known by its first bytes, not by the name.
     pub(crate) fn open(path: &Path, bad: BadLines) -> io::Result<Self> {
         if path == Path::new("-") {
             return Self::new(io::stdin(), "stdin", bad);
@@ -79,24 +77,7 @@ impl TraceReader {
 
     /// Reads `raw`, called `name` in messages.
     pub(crate) fn new(raw: impl Read + Send + 'static, name: &str, bad: BadLines) -> io::Result<Self> {
-        let mut head = [0_u8; 2];
-        let mut raw = raw;
-        let mut filled = 0;
-        while let Some(rest) = head.get_mut(filled..).filter(|r| !r.is_empty()) {
-            match raw.read(rest) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let gzip = filled == 2 && head == GZIP_MAGIC;
-        let whole = BufReader::with_capacity(1 << 16, io::Cursor::new(head).take(filled as u64).chain(raw));
-        let input: Box<dyn BufRead + Send> = if gzip {
-            Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(whole)))
-        } else {
-            Box::new(whole)
-        };
+        let input = unpack(raw)?;
         let (file, notes) = (name.to_owned(), Notes::default());
         Ok(Self {
             input,

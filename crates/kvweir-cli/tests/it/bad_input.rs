@@ -235,12 +235,6 @@ fn modes_that_do_not_go_together() {
         "is for --hit-rate-only",
         "--max-bytes",
     );
-    refused(
-        &[],
-        "replay --hit-rate-only --capacity-blocks 5 --report r.html",
-        "does not go with `hit_rate_only",
-        "",
-    );
 }
 
 /// `--block-bytes 64MiB` with the default primary tier stored, dropped and refused nothing, and did not say so.

@@ -11,6 +11,8 @@ mod bench;
 #[cfg(test)]
 mod bound;
 #[cfg(test)]
+mod front;
+#[cfg(test)]
 mod interrupt;
 #[cfg(test)]
 mod replay;

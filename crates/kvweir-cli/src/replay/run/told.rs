@@ -81,7 +81,7 @@ impl Told {
         if let Some(first) = there.unreadable.iter().chain(extents).next() {
             return not(first);
         }
-        let missing = |k: &&Key| !there.files.contains(*k) && !(packs && there.packed.contains(*k));
+        let missing = |k: &&Key| !(there.files.contains(*k) || packs && there.packed.contains(*k));
         if let Some(key) = self.here.iter().find(missing) {
             return differs(
                 key,

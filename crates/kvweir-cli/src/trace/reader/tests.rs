@@ -92,18 +92,85 @@ fn disorder_is_noted_not_refused() {
     assert_eq!((requests.len(), error, notes.out_of_order()), (2, None, 1));
 }
 
-#[test]
-fn gzip_is_known_by_its_first_bytes_and_a_cut_one_is_an_error_that_skipping_does_not_hide() {
+/// Fifty lines in each format that is read.
+fn compressed() -> Vec<(&'static str, Vec<u8>)> {
+    let text = format!("{GOOD}\n").repeat(50);
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    for _ in 0..50 {
-        writeln!(gz, "{GOOD}").unwrap();
+    gz.write_all(text.as_bytes()).unwrap();
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut xz = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+    xz.write_all(text.as_bytes()).unwrap();
+    let fastest = ruzstd::encoding::CompressionLevel::Fastest;
+    vec![
+        ("gzip", gz.finish().unwrap()),
+        ("xz", xz.finish().unwrap()),
+        (
+            "zstd",
+            ruzstd::encoding::compress_to_vec(text.as_bytes(), fastest),
+        ),
+    ]
+}
+
+/// zstd and xz were "not UTF-8".
+#[test]
+fn formats_are_known_by_their_first_bytes_and_a_cut_or_changed_one_is_an_error_that_skipping_does_not_hide() {
+    for (format, bytes) in compressed() {
+        assert_eq!(read(bytes.clone(), BadLines::Refuse).0.len(), 50, "{format}");
+        let twice = [bytes.clone(), bytes.clone()].concat();
+        assert_eq!(
+            read(twice, BadLines::Refuse).0.len(),
+            100,
+            "{format}: members are joined"
+        );
+        let cut = bytes[..bytes.len() / 2].to_vec();
+        let error = read(cut, BadLines::Skip).1.unwrap_or_default();
+        assert!(error.contains("cannot be read"), "{format}: {error}");
+        let mut wrong = bytes.clone();
+        let at = wrong.len() - if format == "xz" { 40 } else { 3 };
+        wrong[at] ^= 0x10;
+        let error = read(wrong, BadLines::Skip).1.unwrap_or_default();
+        assert!(error.contains("cannot be read"), "{format}: {error}");
     }
-    let mut bytes = gz.finish().unwrap();
-    assert_eq!(read(bytes.clone(), BadLines::Refuse).0.len(), 50);
-    let twice = [bytes.clone(), bytes.clone()].concat();
-    assert_eq!(read(twice, BadLines::Refuse).0.len(), 100, "members are joined");
-    bytes.truncate(bytes.len() / 2);
-    assert!(read(bytes, BadLines::Skip).1.unwrap().contains("cannot be read"));
+}
+
+#[test]
+fn a_frame_of_zstd_that_is_to_be_skipped_is() {
+    let (_, frame) = compressed().pop().unwrap();
+    let skip = [&[0x53, 0x2a, 0x4d, 0x18, 5, 0, 0, 0][..], b"12345"].concat();
+    let bytes = [skip.clone(), frame.clone(), skip, frame].concat();
+    let (requests, error, _) = read(bytes, BadLines::Refuse);
+    assert_eq!((requests.len(), error), (100, None));
+}
+
+#[test]
+fn other_formats_are_named() {
+    for (head, name) in [
+        (&b"BZh91AY&SY"[..], "bzip2"),
+        (b"PK\x03\x04....", "zip"),
+        (b"PAR1....", "Parquet"),
+    ] {
+        let opened = TraceReader::new(Cursor::new(head.to_vec()), "t", BadLines::Skip);
+        let error = opened.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(
+            error.contains(name) && error.contains("zstd and xz are read"),
+            "{error}"
+        );
+    }
+}
+
+/// A header may ask for gigabytes; what compresses nothing is refused before they are taken.
+#[test]
+fn changed_bytes_of_compressed_traces_are_survived() {
+    for (format, bytes) in compressed() {
+        for at in 0..bytes.len() {
+            for bit in [1, 0x80] {
+                let mut changed = bytes.clone();
+                changed[at] ^= bit;
+                let opened = TraceReader::new(Cursor::new(changed), format, BadLines::Skip);
+                let _ = opened.map(|r| r.take(1000).count());
+            }
+        }
+    }
 }
 
 #[test]
