@@ -8,6 +8,7 @@
 //! | `contest/` | the tier beside vLLM's own, LMCache's and the raw device |
 //! | `counts.rs` | work whose instructions `scripts/counts` counts |
 //! | `manager.rs` | what the manager costs a block without I/O |
+//! | `pinned.rs` | evictions while most blocks are pinned |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `packed.rs` | opening a root of many packed blocks |
 //! | `share.rs` | processes that share a root, killed and restarted, watched from outside |
@@ -25,6 +26,7 @@ mod index;
 mod keys;
 mod manager;
 mod packed;
+mod pinned;
 mod print;
 mod raw;
 mod share;
@@ -57,6 +59,8 @@ enum Command {
     Contest(contest::Args),
     /// What the manager costs a block without I/O.
     Manager(manager::Args),
+    /// Evictions while most blocks are pinned.
+    Pinned(pinned::Args),
     /// Work whose instructions `scripts/counts` counts.
     #[command(hide = true)]
     Counts(counts::Args),
@@ -84,6 +88,7 @@ fn main() -> Result<()> {
         Command::Engine(args) => engine::run(&args, &clock),
         Command::Contest(args) => contest::run(&args, &clock),
         Command::Manager(args) => manager::run(&args, &clock),
+        Command::Pinned(args) => pinned::run(&args, &clock),
         Command::Counts(args) => counts::run(&args),
         Command::Trim(args) => trim::run(&args, &clock),
         Command::Start(args) => start::run(&args, &clock),

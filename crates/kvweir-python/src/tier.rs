@@ -494,12 +494,7 @@ impl FsTier {
 
 #[expect(clippy::needless_pass_by_value, reason = "used as a mapping function")]
 fn ended(r: Report) -> Ended {
-    use kvweir::ErrorKind::{Busy, Closed, Full};
-    let faults = r
-        .blocks
-        .iter()
-        .filter(|b| matches!(b, BlockOutcome::Failed(k) if !matches!(k, Full | Busy | Closed)))
-        .count();
+    let faults = r.blocks.iter().filter(|b| b.failed_on_device()).count();
     (
         r.id.0,
         r.direction == Direction::Load,

@@ -4,7 +4,7 @@
 //! What differs from the paper:
 //! - **Weights.** Lists are measured by weight: |T1| + |B1| <= c and all four <= 2c; a ghost hit moves the target by the
 //!   weight of the block times the ratio of the ghost lists.
-//! - **Pins.** A pass skips pinned blocks in place (I3) and takes from the other list when one has no candidate.
+//! - **Pins.** A pass leaves pinned blocks in their places (I3) and takes from the other list when one has no candidate.
 //! - **Requests.** A prefill touches each block several times. Only the touch of another request than the last one
 //!   promotes to T2; the same request's refreshes recency within the list.
 //! - **Order of events.** Room is made before the insertion that consults the ghosts, so the target moves one eviction
@@ -13,9 +13,9 @@
 use super::{
     All, Id, Policy, PolicyKind, RequestTag, Residents,
     ghost::Ghosts,
-    list::{Arena, List, NIL},
+    list::{Arena, NIL},
     mark::Mark,
-    pass::Pass,
+    queue::{Pass, Queue},
 };
 use crate::block::Fingerprint;
 
@@ -27,9 +27,9 @@ pub(super) struct Adaptive {
     target: u64,
     arena: Arena<Mark>,
     /// T1.
-    recent: List,
+    recent: Queue,
     /// T2.
-    frequent: List,
+    frequent: Queue,
     /// B1.
     recent_ghosts: Ghosts,
     /// B2.
@@ -39,13 +39,13 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    pub(super) const fn new(capacity: u64) -> Self {
+    pub(super) fn new(capacity: u64) -> Self {
         Self {
             capacity,
             target: 0,
             arena: Arena::new(),
-            recent: List::new(),
-            frequent: List::new(),
+            recent: Queue::new(),
+            frequent: Queue::new(),
             recent_ghosts: Ghosts::new(),
             frequent_ghosts: Ghosts::new(),
             newest: NIL,
@@ -79,23 +79,24 @@ impl Adaptive {
     }
 
     /// The victims, still listed; false, and `out` as it was, if they would not suffice.
-    fn plan(&self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
+    fn plan(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
-        let (mut t1, mut t2) = (Pass::over(&self.recent), Pass::over(&self.frequent));
+        let (mut t1, mut t2) = (Pass::new(), Pass::new());
         let (mut gained, mut left) = (0_u64, self.recent.weight());
         while gained < need {
             let from_t1 = left > self.target;
-            let (first, second) = if from_t1 {
-                (&mut t1, &mut t2)
-            } else {
-                (&mut t2, &mut t1)
+            let mut next = |of_t1: bool| {
+                let (pass, queue) = if of_t1 {
+                    (&mut t1, &mut self.recent)
+                } else {
+                    (&mut t2, &mut self.frequent)
+                };
+                let id = pass.candidate(queue, &mut self.arena, residents)?;
+                Some((id, of_t1))
             };
-            let mut choice = first.candidate(&self.arena, residents).map(|id| (id, from_t1));
+            let mut choice = next(from_t1);
             if choice.is_none_or(|(id, _)| id == self.newest) {
-                choice = second
-                    .candidate(&self.arena, residents)
-                    .map(|id| (id, !from_t1))
-                    .or(choice);
+                choice = next(!from_t1).or(choice);
             }
             let Some((id, in_t1)) = choice else {
                 out.truncate(start);
@@ -120,12 +121,23 @@ impl Adaptive {
         if self.newest == id {
             self.newest = NIL;
         }
-        let list = if self.arena.mark(id)?.second() {
+        let queue = if self.arena.mark(id)?.second() {
             &mut self.frequent
         } else {
             &mut self.recent
         };
-        list.unlink(&mut self.arena, id)
+        queue.unlink(&mut self.arena, id)
+    }
+
+    /// The next pass looks at `id`, which noted `mark`, wherever it is.
+    #[inline]
+    fn release(&mut self, id: Id, mark: Mark) {
+        let queue = if mark.second() {
+            &mut self.frequent
+        } else {
+            &mut self.recent
+        };
+        queue.release(&self.arena, id);
     }
 }
 
@@ -195,12 +207,23 @@ impl Policy for Adaptive {
         ids.iter().for_each(|&id| self.access(id, tag));
     }
 
+    #[inline]
+    fn unpinned(&mut self, id: Id) {
+        if (self.recent.has_aside() || self.frequent.has_aside())
+            && let Some(mark) = self.arena.mark(id)
+        {
+            self.release(id, mark);
+        }
+    }
+
     fn remove(&mut self, id: Id) {
         self.unlink(id);
     }
 
     fn victims(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
+        self.recent.tidy(&mut self.arena);
+        self.frequent.tidy(&mut self.arena);
         if need > self.weight() || !self.plan(need, residents, out) {
             return false;
         }
@@ -219,9 +242,14 @@ impl Policy for Adaptive {
     }
 
     fn oldest(&self) -> Option<Id> {
-        let mut first = Vec::with_capacity(1);
-        self.plan(1, &All, &mut first);
-        first.first().copied()
+        let (recent, frequent) = (self.recent.cold(), self.frequent.cold());
+        let (first, second) = if self.recent.weight() > self.target {
+            (recent, frequent)
+        } else {
+            (frequent, recent)
+        };
+        let spared = first == NIL || first == self.newest && second != NIL;
+        Some(if spared { second } else { first }).filter(|&id| id != NIL)
     }
 
     fn len(&self) -> usize {
@@ -233,12 +261,17 @@ impl Policy for Adaptive {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.arena.memory_bytes() + self.recent_ghosts.memory_bytes() + self.frequent_ghosts.memory_bytes()
+        let queues = self.recent.memory_bytes() + self.frequent.memory_bytes();
+        let ghosts = self.recent_ghosts.memory_bytes() + self.frequent_ghosts.memory_bytes();
+        self.arena.memory_bytes() + queues + ghosts
     }
 
     fn eviction_order(&self) -> Vec<Id> {
         let mut order = Vec::with_capacity(self.len());
-        self.plan(self.weight(), &All, &mut order);
+        let mut rehearsal = self.clone();
+        rehearsal.recent.release_all();
+        rehearsal.frequent.release_all();
+        rehearsal.plan(self.weight(), &All, &mut order);
         order
     }
 }

@@ -1,6 +1,7 @@
 //! Index-linked lists. Nodes live in an [`Arena`] of fixed chunks addressed by the owner's ids, so growing
 //! allocates one chunk and never copies; a [`List`] is only its two ends and its sums. A node with an empty note
-//! has 12 bytes, with a 4-byte note 16. An id is on at most one list of its arena.
+//! has 12 bytes, with a 4-byte note 16. An id is on at most one list of its arena. A node whose cold neighbour is itself
+//! is on none but set aside (see `queue.rs`): its hot neighbour is the number of its place.
 
 use std::{alloc::Layout, fmt, marker::PhantomData};
 
@@ -204,6 +205,38 @@ impl<M: Note> Arena<M> {
     #[inline]
     pub(super) fn hotter(&self, id: Id) -> Id {
         self.node(id).map_or(NIL, |n| n.next)
+    }
+
+    /// The place of an id that is set aside.
+    #[inline]
+    pub(super) fn place(&self, id: Id) -> Option<usize> {
+        let node = self.node(id).filter(|n| n.prev == id)?;
+        Some(node.next as usize)
+    }
+
+    /// Gives an id that is set aside another place.
+    pub(super) fn set_place(&mut self, id: Id, place: u32) {
+        self.update(id, |n| n.next = place);
+    }
+
+    /// Sets an id aside that is on no list; false, and nothing done, if it is or is no valid id.
+    pub(super) fn list_aside(&mut self, id: Id, place: u32, weight: u32, mark: M) -> bool {
+        self.list(
+            id,
+            Node {
+                prev: id,
+                next: place,
+                weight,
+                mark,
+            },
+        )
+    }
+
+    /// Forgets an id that is set aside.
+    pub(super) fn unlist(&mut self, id: Id) -> Option<(u32, M)> {
+        let node = self.node(id)?;
+        self.update(id, |n| n.prev = ABSENT);
+        Some((node.weight, node.mark))
     }
 
     /// Heap bytes held: the pages of a chunk come as they are used.

@@ -1,10 +1,10 @@
-//! Least recently used: one list; an access moves to its hot end, a pass starts at its cold end and skips what is
-//! pinned (I3). Which request touches does not matter, so a node is 12 bytes.
+//! Least recently used: one queue; an access moves to its hot end, a pass starts at its cold end and leaves what is
+//! pinned in its place (I3). Which request touches does not matter, so a node is 12 bytes.
 
 use super::{
-    All, Id, Policy, PolicyKind, RequestTag, Residents,
-    list::{Arena, List},
-    pass::Pass,
+    Id, Policy, PolicyKind, RequestTag, Residents,
+    list::{Arena, NIL},
+    queue::{Pass, Queue},
 };
 use crate::block::Fingerprint;
 
@@ -12,24 +12,24 @@ use crate::block::Fingerprint;
 #[derive(Debug, Clone)]
 pub(super) struct Lru {
     arena: Arena<()>,
-    list: List,
+    queue: Queue,
 }
 
 impl Lru {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             arena: Arena::new(),
-            list: List::new(),
+            queue: Queue::new(),
         }
     }
 
     /// The victims, still listed; false, and `out` as it was, if they would not suffice.
-    fn plan(&self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
+    fn plan(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
-        let mut pass = Pass::over(&self.list);
+        let mut pass = Pass::new();
         let mut gained = 0_u64;
         while gained < need {
-            let Some(id) = pass.candidate(&self.arena, residents) else {
+            let Some(id) = pass.candidate(&mut self.queue, &mut self.arena, residents) else {
                 out.truncate(start);
                 return false;
             };
@@ -49,16 +49,16 @@ impl Policy for Lru {
 
     fn insert(&mut self, id: Id, _fp: Fingerprint, weight: u32, _tag: RequestTag) {
         self.remove(id);
-        self.list.push_hot(&mut self.arena, id, weight.max(1), ());
+        self.queue.push_hot(&mut self.arena, id, weight.max(1), ());
     }
 
     fn insert_cold(&mut self, id: Id, _fp: Fingerprint, weight: u32) {
         self.remove(id);
-        self.list.push_cold(&mut self.arena, id, weight.max(1), ());
+        self.queue.push_cold(&mut self.arena, id, weight.max(1), ());
     }
 
     fn access(&mut self, id: Id, _tag: RequestTag) {
-        self.list.refresh(&mut self.arena, id);
+        self.queue.refresh(&mut self.arena, id);
     }
 
     fn access_all(&mut self, ids: &[Id], tag: RequestTag) {
@@ -67,40 +67,44 @@ impl Policy for Lru {
         ids.iter().for_each(|&id| self.access(id, tag));
     }
 
+    #[inline]
+    fn unpinned(&mut self, id: Id) {
+        self.queue.release(&self.arena, id);
+    }
+
     fn remove(&mut self, id: Id) {
-        self.list.unlink(&mut self.arena, id);
+        self.queue.unlink(&mut self.arena, id);
     }
 
     fn victims(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
+        self.queue.tidy(&mut self.arena);
         if need > self.weight() || !self.plan(need, residents, out) {
             return false;
         }
         for &id in out.iter().skip(start) {
-            self.list.unlink(&mut self.arena, id);
+            self.queue.unlink(&mut self.arena, id);
         }
         true
     }
 
     fn oldest(&self) -> Option<Id> {
-        Some(self.list.cold()).filter(|&id| self.arena.weight(id).is_some())
+        Some(self.queue.cold()).filter(|&id| id != NIL)
     }
 
     fn len(&self) -> usize {
-        self.list.len()
+        self.queue.len()
     }
 
     fn weight(&self) -> u64 {
-        self.list.weight()
+        self.queue.weight()
     }
 
     fn memory_bytes(&self) -> usize {
-        self.arena.memory_bytes()
+        self.arena.memory_bytes() + self.queue.memory_bytes()
     }
 
     fn eviction_order(&self) -> Vec<Id> {
-        let mut order = Vec::with_capacity(self.len());
-        self.plan(self.weight(), &All, &mut order);
-        order
+        self.queue.iter(&self.arena).collect()
     }
 }

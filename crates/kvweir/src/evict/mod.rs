@@ -4,24 +4,27 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `list.rs`, `mark.rs` | index-linked lists over chunked nodes of 12 or 16 bytes; what a node notes |
-//! | `pass.rs`, `ghost.rs` | the one walk over a list that finds victims; names of blocks lately evicted |
+//! | `queue.rs`, `bits.rs` | a list whose pinned entries are set aside, in their order, and the walk that finds victims |
+//! | `ghost.rs` | names of blocks lately evicted |
 //! | `lru.rs`, `arc.rs`, `s3fifo.rs`, `kind.rs` | the policies; their names and how to build one |
 //! | `resident.rs` | a cache of bare block numbers around a policy, for replaying traces |
 //!
-//! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no is skipped where it is and
-//! never chosen. Memory is bounded by the owner's ids and, for ghosts, by the capacity in weight.
+//! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no keeps its place and is never
+//! chosen. It is not asked about again before [`Policy::unpinned`], so that pinned entries, however many, cost a pass
+//! once. Memory is bounded by the owner's ids and, for ghosts, by the capacity in weight.
 
 use std::fmt;
 
 use crate::block::Fingerprint;
 
 mod arc;
+mod bits;
 mod ghost;
 mod kind;
 mod list;
 mod lru;
 mod mark;
-mod pass;
+mod queue;
 mod resident;
 mod s3fifo;
 #[cfg(test)]
@@ -45,7 +48,8 @@ impl RequestTag {
 
 /// What the owner tells about its entries during a pass.
 pub trait Residents {
-    /// Whether the entry may go now. A pinned entry may not; it is skipped in place (I3).
+    /// Whether the entry may go now. A pinned entry may not: it keeps its place (I3), and is not asked about again before
+    /// the owner calls [`Policy::unpinned`] or [`Policy::access`] for it.
     fn evictable(&self, id: Id) -> bool;
 
     /// The name under which an evicted entry is remembered.
@@ -94,6 +98,9 @@ impl Residents for All {
 /// assert_eq!(victims, [2]);
 /// assert!(!policy.victims(2, &Pinned(1), &mut victims)); // all or none
 /// assert_eq!(policy.eviction_order(), [1, 0]);
+/// policy.unpinned(1); // where it was
+/// assert!(policy.victims(1, &Pinned(9), &mut victims));
+/// assert_eq!(victims, [2, 1]);
 /// ```
 pub trait Policy: Send + fmt::Debug {
     /// Which policy this is.
@@ -116,14 +123,21 @@ pub trait Policy: Send + fmt::Debug {
         ids.iter().for_each(|&id| self.access(id, tag));
     }
 
+    /// What held the entry back from being evicted is over, so that the next pass asks about it, where it stood before.
+    /// The owner must say so whenever [`Residents::evictable`] turns from no to yes; saying it too often is harmless.
+    fn unpinned(&mut self, id: Id) {
+        let _ = id;
+    }
+
     /// Drops an entry that is gone for another reason than eviction; it leaves no ghost.
     fn remove(&mut self, id: Id);
 
     /// Appends victims worth at least `need` to `out`, first to go first, drops them and returns true; or, where the
     /// evictable entries do not suffice, takes none and returns false.
     ///
-    /// One pass: no entry is asked about twice, and the work is bounded by the victims and the pinned entries skipped.
-    /// (S3-FIFO gives second chances on the way, which stay given when the pass fails.)
+    /// One pass: no entry is asked about twice, and a pinned one only if it was not found pinned before: the work is
+    /// bounded by the victims and by what was pinned or unpinned since the last pass. (S3-FIFO gives second chances on
+    /// the way, which stay given when the pass fails.)
     fn victims(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool;
 
     /// The entry, pinned or not, with which the next pass starts.

@@ -5,8 +5,8 @@
 //!
 //! What differs from the paper:
 //! - **Weights.** Queues are measured by weight, the ghosts by what the main queue may weigh.
-//! - **Pins.** A block that would leave but is pinned is skipped in place (I3); second chances are given whether or not
-//!   a block is pinned. When a queue is exhausted the pass goes on in the other.
+//! - **Pins.** A block that would leave but is pinned keeps its place (I3); second chances are given whether or not a
+//!   block is pinned. When a queue is exhausted the pass goes on in the other.
 //! - **Requests.** A frequency counts requests: the inserting request, or one request's repeats, do not raise it.
 //! - **One pass.** Which queue gives is weighed up at every step, so promotions out of the small queue cannot overfill
 //!   the main one. A pass asks about an entry at most once and looks at it at most five times.
@@ -14,8 +14,9 @@
 use super::{
     All, Id, Policy, PolicyKind, RequestTag, Residents,
     ghost::Ghosts,
-    list::{Arena, List, NIL},
+    list::{Arena, NIL},
     mark::Mark,
+    queue::{Pass, Queue},
 };
 use crate::block::Fingerprint;
 
@@ -27,8 +28,8 @@ const PROMOTE_ABOVE: u32 = 1;
 pub(super) struct S3Fifo {
     capacity: u64,
     arena: Arena<Mark>,
-    small: List,
-    main: List,
+    small: Queue,
+    main: Queue,
     ghosts: Ghosts,
 }
 
@@ -41,12 +42,12 @@ enum Look {
 }
 
 impl S3Fifo {
-    pub(super) const fn new(capacity: u64) -> Self {
+    pub(super) fn new(capacity: u64) -> Self {
         Self {
             capacity,
             arena: Arena::new(),
-            small: List::new(),
-            main: List::new(),
+            small: Queue::new(),
+            main: Queue::new(),
             ghosts: Ghosts::new(),
         }
     }
@@ -61,14 +62,10 @@ impl S3Fifo {
             .shrink_to(self.capacity.saturating_sub(self.small_share()));
     }
 
-    /// Looks at the next entry of one queue. `behind` is the last entry left in place by this pass.
-    fn look(&mut self, second: bool, behind: &mut Id, residents: &dyn Residents) -> Option<Look> {
-        let list = if second { &mut self.main } else { &mut self.small };
-        let id = if *behind == NIL {
-            list.cold()
-        } else {
-            self.arena.hotter(*behind)
-        };
+    /// Looks at the next entry of one queue.
+    fn look(&mut self, second: bool, pass: &mut Pass, residents: &dyn Residents) -> Option<Look> {
+        let queue = if second { &mut self.main } else { &mut self.small };
+        let id = pass.next(queue, &self.arena);
         let mark = self.arena.mark(id)?;
         let again = if second {
             mark.freq() > 0
@@ -76,25 +73,22 @@ impl S3Fifo {
             mark.freq() > PROMOTE_ABOVE
         };
         if again {
-            let (weight, _) = list.unlink(&mut self.arena, id)?;
+            let (weight, _) = queue.unlink(&mut self.arena, id)?;
             let freq = if second { mark.freq() - 1 } else { 0 };
             self.main
                 .push_hot(&mut self.arena, id, weight, mark.on(true).with_freq(freq));
             return Some(Look::Kept);
         }
-        *behind = id;
-        Some(if residents.evictable(id) {
-            Look::Victim(id)
-        } else {
-            Look::Kept
-        })
+        let can_go = residents.evictable(id);
+        pass.looked(queue, &mut self.arena, id, can_go);
+        Some(if can_go { Look::Victim(id) } else { Look::Kept })
     }
 
     /// Moves what deserves it and finds victims, which stay listed; false, and `out` as it was, if they would not
     /// suffice.
     fn plan(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
-        let (mut in_small, mut in_main) = (NIL, NIL);
+        let (mut in_small, mut in_main) = (Pass::new(), Pass::new());
         let (mut gained, mut from_small) = (0_u64, 0_u64);
         while gained < need {
             let small = self.small.weight().saturating_sub(from_small) >= self.small_share();
@@ -125,12 +119,23 @@ impl S3Fifo {
     }
 
     fn unlink(&mut self, id: Id) -> Option<(u32, Mark)> {
-        let list = if self.arena.mark(id)?.second() {
+        let queue = if self.arena.mark(id)?.second() {
             &mut self.main
         } else {
             &mut self.small
         };
-        list.unlink(&mut self.arena, id)
+        queue.unlink(&mut self.arena, id)
+    }
+
+    /// The next pass looks at `id`, which noted `mark`, wherever it is.
+    #[inline]
+    fn release(&mut self, id: Id, mark: Mark) {
+        let queue = if mark.second() {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
+        queue.release(&self.arena, id);
     }
 }
 
@@ -168,6 +173,8 @@ impl Policy for S3Fifo {
         {
             self.arena
                 .set_mark(id, mark.with_freq(mark.freq() + 1).touched_by(tag));
+            // it may deserve to move on, pinned or not
+            self.release(id, mark);
         }
     }
 
@@ -176,12 +183,23 @@ impl Policy for S3Fifo {
         ids.iter().for_each(|&id| self.access(id, tag));
     }
 
+    #[inline]
+    fn unpinned(&mut self, id: Id) {
+        if (self.small.has_aside() || self.main.has_aside())
+            && let Some(mark) = self.arena.mark(id)
+        {
+            self.release(id, mark);
+        }
+    }
+
     fn remove(&mut self, id: Id) {
         self.unlink(id);
     }
 
     fn victims(&mut self, need: u64, residents: &dyn Residents, out: &mut Vec<Id>) -> bool {
         let start = out.len();
+        self.small.tidy(&mut self.arena);
+        self.main.tidy(&mut self.arena);
         if need > self.weight() || !self.plan(need, residents, out) {
             return false;
         }
@@ -198,9 +216,9 @@ impl Policy for S3Fifo {
 
     fn oldest(&self) -> Option<Id> {
         let (first, second) = if self.small.weight() >= self.small_share() {
-            (self.small, self.main)
+            (&self.small, &self.main)
         } else {
-            (self.main, self.small)
+            (&self.main, &self.small)
         };
         [first.cold(), second.cold()].into_iter().find(|&id| id != NIL)
     }
@@ -214,12 +232,15 @@ impl Policy for S3Fifo {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.arena.memory_bytes() + self.ghosts.memory_bytes()
+        let queues = self.small.memory_bytes() + self.main.memory_bytes();
+        self.arena.memory_bytes() + queues + self.ghosts.memory_bytes()
     }
 
     fn eviction_order(&self) -> Vec<Id> {
         let mut order = Vec::with_capacity(self.len());
         let mut rehearsal = self.clone();
+        rehearsal.small.release_all();
+        rehearsal.main.release_all();
         rehearsal.plan(self.weight(), &All, &mut order);
         order
     }

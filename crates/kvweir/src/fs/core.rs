@@ -92,7 +92,10 @@ pub(crate) struct Core {
     /// Reserved bytes kept for the journal's growth.
     credit: u64,
     pins: Pins,
+    /// Files that could not be removed, until when they are left alone.
     stuck: HashMap<Id, Instant, FixedState>,
+    /// The same in the order in which their times end.
+    stuck_until: VecDeque<(Instant, Id)>,
     scratch: Vec<Id>,
 }
 
@@ -150,6 +153,7 @@ impl Core {
             credit: 0,
             pins: Pins::default(),
             stuck: HashMap::default(),
+            stuck_until: VecDeque::new(),
             scratch: Vec::new(),
         }
     }
@@ -271,13 +275,15 @@ impl Core {
 
     /// Releases one pin of a job.
     pub(crate) fn unpin(&mut self, id: Id) {
-        let forgotten = match self.index.state(id) {
-            State::Dead => self.index.packed(id),
-            _ => None,
-        };
+        let forgotten = self.index.state(id) == State::Dead;
+        let packed = self.index.packed(id);
         if self.index.unpin(id) {
-            self.freed.extend(forgotten.map(|(slot, _)| slot));
             self.stats.pinned_blocks = self.stats.pinned_blocks.saturating_sub(1);
+            match packed {
+                Some((slot, _)) if forgotten => self.freed.push(slot),
+                Some(_) => self.packed.unpinned(id),
+                None => self.policy.unpinned(id),
+            }
         }
     }
 
@@ -348,6 +354,19 @@ impl Core {
 
     // --- eviction -------------------------------------------------------------------------------------------
 
+    /// Lets files be evicted again that could not be removed and were left alone for long enough.
+    fn retry_stuck(&mut self, now: Instant) {
+        while let Some(&(until, id)) = self.stuck_until.front()
+            && until <= now
+        {
+            self.stuck_until.pop_front();
+            if self.stuck.get(&id) == Some(&until) {
+                self.stuck.remove(&id);
+                self.policy_of(id).unpinned(id);
+            }
+        }
+    }
+
     /// Evicts packed blocks, `most` of them or, where not so many can go, fewer; appends their slots to `freed`.
     pub(crate) fn evict_packed(&mut self, most: u64, slot_bytes: u64, now: Instant, freed: &mut Vec<u32>) {
         let mut ids = std::mem::take(&mut self.scratch);
@@ -391,6 +410,7 @@ impl Core {
 
     /// Chooses victims worth at least `bytes`: enough, or none and `false`.
     pub(crate) fn choose_victims(&mut self, bytes: u64, now: Instant, out: &mut Vec<Victim>) -> bool {
+        self.retry_stuck(now);
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
         let view = View {
@@ -399,16 +419,14 @@ impl Core {
             now,
         };
         let want = weight(bytes);
-        // what nobody serves goes first
-        let (mut have, mut seen) = (0, 0);
-        while have < want && seen < self.orphans.len() {
-            seen += 1;
-            let Some(id) = self.orphans.pop_front() else { break };
+        // what nobody serves goes first; nobody pins it either, and one that is not evictable went another way
+        let mut have = 0;
+        while have < want
+            && let Some(id) = self.orphans.pop_front()
+        {
             if view.evictable(id) {
                 have += weight(self.index.cost(id)).max(1);
                 ids.push(id);
-            } else {
-                self.orphans.push_back(id);
             }
         }
         let enough = have >= want || self.policy.victims(want - have, &view, &mut ids);
@@ -479,7 +497,9 @@ impl Core {
     pub(crate) fn settle_stuck(&mut self, id: Id, bad: bool, now: Instant) {
         self.stats.unlink_failures += 1;
         self.keep(id, bad);
-        self.stuck.insert(id, now.after(STUCK_FOR));
+        let until = now.after(STUCK_FOR);
+        self.stuck.insert(id, until);
+        self.stuck_until.push_back((until, id));
     }
 
     /// Puts an entry whose file stays back under the policy.

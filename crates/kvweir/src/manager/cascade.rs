@@ -1,14 +1,12 @@
 //! Cascade: what the primary tier has received goes down to every secondary tier, each behind its own gate. Slots
 //! are referenced until the tier reports; a refused store is only counted, since the primary still holds the block.
 
-use std::time::Duration;
-
-use super::{Job, Manager};
+use super::{Job, Manager, request::bit};
 use crate::{
     block::Key,
     pressure::DeviceSample,
     primary::{Prepared, SlotState},
-    tier::{BlockOutcome, Direction, JobId, Report, RequestId, StoreBlock, StoreJob},
+    tier::{Direction, JobId, Report, RequestId, StoreBlock, StoreJob},
 };
 
 /// Most bytes in one job, so that a long prompt is admitted, reported and shed in parts.
@@ -49,12 +47,13 @@ impl Manager {
                 }
             }
         };
-        let slots = self.primary.prepare_load(keys).unwrap_or_default();
+        let claims = self.primary.reference(keys).unwrap_or_default();
+        let region = self.primary.region();
         let blocks: Vec<StoreBlock> = keys
             .iter()
-            .zip(&slots)
-            .filter_map(|(key, &slot)| {
-                let slot = self.primary.region().read(slot).ok()?;
+            .zip(&claims)
+            .filter_map(|(key, claim)| {
+                let slot = region.read(claim.slot()).ok()?;
                 Some(StoreBlock {
                     key: key.clone(),
                     slot,
@@ -64,8 +63,7 @@ impl Manager {
         if blocks.len() < keys.len() {
             // gone meanwhile, or an I/O of an earlier life still writes the slot: nothing to send
             drop(blocks);
-            self.primary
-                .complete_load(keys.get(..slots.len()).unwrap_or_default());
+            self.primary.release(&claims);
             if let (Some(a), Some(gate)) = (admission, self.tiers.get_mut(i).and_then(|s| s.gate.as_mut())) {
                 gate.cancel(a);
             }
@@ -76,7 +74,9 @@ impl Manager {
         let job = Job {
             tier: i,
             direction: Direction::Store,
-            keys: keys.to_vec(),
+            req,
+            keys: Vec::new(),
+            claims,
             admission,
             submitted: now,
         };
@@ -87,30 +87,25 @@ impl Manager {
     }
 
     /// A store ended: its slots are released, its gate learns what the device took.
-    pub(super) fn end_cascade(&mut self, i: usize, job: Job, report: &Report) {
-        debug_assert_eq!(job.tier, i);
-        self.primary.complete_load(&job.keys);
-        let failed = report
-            .blocks
-            .iter()
-            .filter(|b| matches!(b, BlockOutcome::Failed(_)))
-            .count();
+    pub(super) fn end_cascade(&mut self, job: Job, report: &Report) {
+        self.primary.release(&job.claims);
+        let failed = report.blocks.iter().filter(|b| !b.is_ok()).count();
         self.stats.failed_cascades += failed as u64;
         let now = self.clock.now();
         self.job_times.push(Direction::Store, now.since(job.submitted));
-        if let (Some(a), Some(s)) = (job.admission, self.tiers.get_mut(i))
+        if let (Some(a), Some(s)) = (job.admission, self.tiers.get_mut(job.tier))
             && let Some(gate) = &mut s.gate
         {
-            let refused = report.bytes == 0 && report.device_time == Duration::ZERO;
-            if refused {
-                // no I/O took place (present already, no room, shut down): nothing to learn about the device
+            let failed = report.failed_on_device();
+            if !failed && report.bytes == 0 {
+                // the device wrote nothing (present already, no room, shut down): nothing to learn about it
                 gate.cancel(a);
             } else {
                 let sample = DeviceSample {
                     bytes: report.bytes,
                     device_time: report.device_time,
                 };
-                gate.complete(now, a, sample, report.bytes > 0);
+                gate.complete(now, a, sample, !failed);
             }
             log_transition(s.tier.name(), gate);
         }
@@ -143,7 +138,7 @@ impl Manager {
             }
         }
         if !ready.is_empty() {
-            for i in (0..self.tiers.len()).filter(|&i| i < 64 && wanting & (1 << i) != 0) {
+            for i in (0..self.tiers.len()).filter(|&i| wanting & bit(i) != 0) {
                 self.cascade(i, &ready, req);
             }
         }

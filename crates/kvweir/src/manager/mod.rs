@@ -32,9 +32,9 @@ use crate::{
     error::Result,
     events::Event,
     io::region::SlotId,
-    metrics::TierStats,
+    metrics::{TierStats, distinct},
     pressure::{Admission, Gate, GateStats},
-    primary::{Prepared, Primary, SlotState},
+    primary::{Claim, Prepared, Primary, SlotState},
     tier::{Direction, JobId, Report, RequestId, Tier},
 };
 
@@ -65,7 +65,11 @@ struct Secondary {
 struct Job {
     tier: usize,
     direction: Direction,
+    req: RequestId,
+    /// What is loaded; nothing for stores.
     keys: Vec<Key>,
+    /// The slots of all blocks, as they were when the job was made.
+    claims: Vec<Claim>,
     admission: Option<Admission>,
     submitted: Instant,
 }
@@ -163,7 +167,7 @@ impl Manager {
         }
         let mut retry = false;
         for i in 0..self.tiers.len() {
-            if self.requests.get(&req).is_some_and(|r| !r.may_load_from(i)) {
+            if self.requests.get(&req).is_some_and(|r| !r.may_load(key, i)) {
                 continue;
             }
             let Some(s) = self.tiers.get_mut(i) else { continue };
@@ -222,7 +226,7 @@ impl Manager {
     /// The copy of `keys` from the accelerator ended: they are readable, and go down to every secondary tier whose
     /// gate lets them; or, without `success`, their slots are free again.
     pub fn complete_store(&mut self, keys: &[Key], req: RequestId, success: bool) {
-        self.primary.complete_store(keys, success);
+        self.primary.complete_store_of(keys, req, success);
         if success {
             for i in 0..self.tiers.len() {
                 self.cascade(i, keys, req);
@@ -264,13 +268,31 @@ impl Manager {
     }
 
     fn take_report(&mut self, tier: usize, report: &Report) {
-        let Some(job) = self.jobs.remove(&report.id) else {
-            tracing::error!(job = report.id.0, tier, "a report of no job of ours is ignored");
+        let is_its = |job: &Job| job.tier == tier && job.direction == report.direction;
+        let job = match self.jobs.get(&report.id) {
+            Some(job) if is_its(job) => self.jobs.remove(&report.id),
+            _ => None,
+        };
+        let Some(job) = job else {
+            tracing::error!(
+                job = report.id.0,
+                tier,
+                "a report of no job of this tier is ignored"
+            );
             return;
         };
+        if report.blocks.len() != job.claims.len() {
+            tracing::error!(
+                job = report.id.0,
+                tier,
+                blocks = job.claims.len(),
+                outcomes = report.blocks.len(),
+                "a report has not one outcome a block; blocks without one have failed"
+            );
+        }
         match job.direction {
             Direction::Load => self.end_promotion(&job, report),
-            Direction::Store => self.end_cascade(tier, job, report),
+            Direction::Store => self.end_cascade(job, report),
         }
     }
 
@@ -294,14 +316,16 @@ impl Manager {
     pub fn drain(&mut self) {
         self.tiers.iter_mut().for_each(|s| s.tier.drain());
         self.poll();
+        // what was cancelled here could have been delivered
+        self.requests.values_mut().for_each(Request::forgive);
     }
 
     /// Forgets what the primary tier holds (weights changed, the engine sleeps): drains, drops queued promotions,
     /// resets detectors; secondary tiers keep their data. The engine has ended its own copies. No promotion begins
     /// until [`on_reset_flushed`](Self::on_reset_flushed).
     pub fn reset(&mut self) {
+        // what hangs may still be owed: its report names slots of before, and changes nothing then
         self.drain();
-        debug_assert!(self.jobs.is_empty(), "a drained tier owes reports");
         self.tiers.iter_mut().for_each(|s| s.pending.clear());
         self.parked = 0;
         let finished: Vec<RequestId> = self
@@ -338,8 +362,10 @@ impl Manager {
         // jobs whose I/O hangs are not waited for; their slots stay claimed by the guards they hold (I5)
         for (_, job) in std::mem::take(&mut self.jobs) {
             match job.direction {
-                Direction::Load => self.primary.complete_store(&job.keys, false),
-                Direction::Store => self.primary.complete_load(&job.keys),
+                Direction::Load => job.claims.iter().for_each(|&c| {
+                    self.primary.complete(c, false);
+                }),
+                Direction::Store => self.primary.release(&job.claims),
             }
             let gate = self.tiers.get_mut(job.tier).and_then(|s| s.gate.as_mut());
             if let (Some(a), Some(gate)) = (job.admission, gate) {
@@ -376,17 +402,13 @@ impl Manager {
         std::mem::take(&mut self.job_times)
     }
 
-    /// Numbers of each secondary tier and its gate, in order.
+    /// Numbers of each secondary tier and its gate, in order; tiers of one name are numbered from the second on.
     pub fn tier_stats(&self) -> Vec<(String, TierStats, Option<GateStats>)> {
-        self.tiers
-            .iter()
-            .map(|s| {
-                (
-                    s.tier.name().to_owned(),
-                    s.tier.stats(),
-                    s.gate.as_ref().map(Gate::stats),
-                )
-            })
+        let names = distinct(self.tiers.iter().map(|s| s.tier.name()));
+        names
+            .into_iter()
+            .zip(&self.tiers)
+            .map(|(name, s)| (name, s.tier.stats(), s.gate.as_ref().map(Gate::stats)))
             .collect()
     }
 

@@ -5,6 +5,7 @@ use super::{Job, Manager};
 use crate::{
     block::Key,
     io::SlotWrite,
+    primary::Claim,
     tier::{BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, RequestId},
 };
 
@@ -12,22 +13,23 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Pending {
     req: RequestId,
-    blocks: Vec<(Key, SlotWrite)>,
+    blocks: Vec<(Key, Claim, SlotWrite)>,
 }
 
 impl Manager {
     /// Queues `key` to be brought up from tier `i`. `false`: the primary tier has no room.
     pub(super) fn promote(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
-        let slot = self
-            .primary
-            .prepare_store(std::slice::from_ref(key), req)
-            .and_then(|p| p.to_store.into_iter().next())
-            .and_then(|(_, slot)| self.primary.region().write(slot).ok());
-        let Some(slot) = slot else {
-            self.primary.complete_store(std::slice::from_ref(key), false);
+        let Some(claim) = self.primary.prepare_promotion(key, req) else {
             self.stats.promotions_without_room += 1;
             return false;
         };
+        let Ok(slot) = self.primary.region().write(claim.slot()) else {
+            self.primary.complete(claim, false);
+            self.stats.promotions_without_room += 1;
+            return false;
+        };
+        // whoever was not announced is remembered too, since what fails is remembered with it
+        self.requests.entry(req).or_default();
         let Some(s) = self.tiers.get_mut(i) else {
             return false;
         };
@@ -35,10 +37,10 @@ impl Manager {
         self.stats.queued_promotions += 1;
         // requests are asked one after the other, so the last one is nearly always it
         match s.pending.iter_mut().rev().find(|p| p.req == req) {
-            Some(p) => p.blocks.push((key.clone(), slot)),
+            Some(p) => p.blocks.push((key.clone(), claim, slot)),
             None => s.pending.push(Pending {
                 req,
-                blocks: vec![(key.clone(), slot)],
+                blocks: vec![(key.clone(), claim, slot)],
             }),
         }
         true
@@ -56,9 +58,11 @@ impl Manager {
                 let id = JobId(self.next_job);
                 self.next_job += 1;
                 let mut keys = Vec::with_capacity(blocks.len());
+                let mut claims = Vec::with_capacity(blocks.len());
                 let mut load = Vec::with_capacity(blocks.len());
-                for (key, slot) in blocks {
+                for (key, claim, slot) in blocks {
                     keys.push(key.clone());
+                    claims.push(claim);
                     load.push(LoadBlock { key, slot });
                 }
                 let submitted = self.clock.now();
@@ -67,7 +71,9 @@ impl Manager {
                     Job {
                         tier: i,
                         direction: Direction::Load,
+                        req,
                         keys,
+                        claims,
                         admission: None,
                         submitted,
                     },
@@ -91,23 +97,27 @@ impl Manager {
             .partition(|p| of(p.req));
         s.pending = kept;
         for p in Vec::<Pending>::from_iter(dropped) {
-            let keys: Vec<Key> = p.blocks.iter().map(|(k, _)| k.clone()).collect();
-            drop(p);
-            self.primary.complete_store(&keys, false);
+            for (_, claim, slot) in p.blocks {
+                drop(slot);
+                self.primary.complete(claim, false);
+            }
         }
     }
 
-    /// A load ended: blocks that were found good are readable, the others' slots are free.
+    /// A load ended: blocks that were found good are readable, the others' slots are free, and this request does not ask
+    /// the tier for them again. A slot whose guard the tier still holds may yet change, whatever the report says.
     pub(super) fn end_promotion(&mut self, job: &Job, report: &Report) {
-        debug_assert_eq!(job.keys.len(), report.blocks.len(), "one outcome per block");
         self.job_times
             .push(Direction::Load, self.clock.now().since(job.submitted));
         let mut outcomes = report.blocks.iter();
-        for key in &job.keys {
-            let ok = matches!(outcomes.next(), Some(BlockOutcome::Loaded(_)));
+        for (key, &claim) in job.keys.iter().zip(&job.claims) {
+            let loaded = matches!(outcomes.next(), Some(BlockOutcome::Loaded(_)));
+            let ok = self.primary.complete(claim, loaded);
             self.stats.promoted_blocks += u64::from(ok);
             self.stats.failed_promotions += u64::from(!ok);
-            self.primary.complete_store(std::slice::from_ref(key), ok);
+            if !ok && let Some(r) = self.requests.get_mut(&job.req) {
+                r.could_not_load(key, job.tier);
+            }
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The life of a request: it begins, its blocks are looked up, loaded and stored, it finishes; tiers are told of the
 //! end only when no store of it can still be cascaded.
 
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
 use super::Manager;
 use crate::{
     block::Key,
@@ -33,7 +37,7 @@ pub struct NewRequest {
 }
 
 /// A request that has begun.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Request {
     pub(super) pending_stores: u32,
     /// Its keys, once it has finished.
@@ -44,33 +48,53 @@ pub(super) struct Request {
     pub(super) parked: Vec<Key>,
     /// Bit per tier it may not load from.
     closed: u64,
+    /// Tiers that said they had a block and did not bring it.
+    failed: HashMap<Key, Vec<usize>, FixedState>,
 }
 
 impl Request {
-    pub(super) fn may_load_from(&self, tier: usize) -> bool {
-        tier >= 64 || self.closed & (1 << tier) == 0
+    pub(super) fn may_load(&self, key: &Key, tier: usize) -> bool {
+        let failed = || self.failed.get(key).is_some_and(|tiers| tiers.contains(&tier));
+        self.closed & bit(tier) == 0 && (self.failed.is_empty() || !failed())
     }
+
+    /// `tier` could not bring `key`: the request asks it no more for that, or a tier that always hits and always fails
+    /// would hold it for ever.
+    pub(super) fn could_not_load(&mut self, key: &Key, tier: usize) {
+        self.failed.entry(key.clone()).or_default().push(tier);
+    }
+
+    /// Tiers may be asked again for what they could not bring.
+    pub(super) fn forgive(&mut self) {
+        self.failed.clear();
+    }
+}
+
+/// The bit of a tier; those beyond the 64th have none.
+pub(super) fn bit(tier: usize) -> u64 {
+    u32::try_from(tier)
+        .ok()
+        .and_then(|t| 1_u64.checked_shl(t))
+        .unwrap_or(0)
 }
 
 impl Manager {
     /// A request begins. Returns whether any tier wants all of its blocks, also those the primary holds.
     pub fn on_new_request(&mut self, req: RequestId, new: NewRequest) -> StorePolicy {
         let (mut every_block, mut closed) = (0, 0);
-        for (i, s) in self.tiers.iter_mut().enumerate().take(64) {
+        for (i, s) in self.tiers.iter_mut().enumerate() {
             if s.tier.on_new_request(req) == StorePolicy::EveryBlock {
-                every_block |= 1 << i;
+                every_block |= bit(i);
             }
             if !new.load_from.allows(s.tier.medium(), s.tier.locality()) {
-                closed |= 1 << i;
+                closed |= bit(i);
             }
         }
         drop(new);
         let state = Request {
-            pending_stores: 0,
-            finished: None,
             every_block,
-            parked: Vec::new(),
             closed,
+            ..Request::default()
         };
         self.requests.insert(req, state);
         if every_block == 0 {

@@ -9,10 +9,30 @@
 mod prometheus;
 mod table;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 pub use prometheus::encode;
 pub use table::{Kind, METRICS, Metric, Sample, Snapshot, Unit, Value};
+
+/// Numbers the names that came before, so that each is told once: `disk`, `disk-2`, `disk-3`. A scraper refuses the same
+/// series twice.
+pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let names: Vec<&str> = names.collect();
+    let mut taken = HashSet::new();
+    let mut out = Vec::with_capacity(names.len());
+    for name in &names {
+        let mut own = (*name).to_owned();
+        let mut n = 1u32;
+        // a number may make a name that another tier has of its own
+        while taken.contains(&own) || n > 1 && names.contains(&own.as_str()) {
+            n += 1;
+            own = format!("{name}-{n}");
+        }
+        taken.insert(own.clone());
+        out.push(own);
+    }
+    out
+}
 
 /// Why a block was evicted or a file removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,12 +10,13 @@ use prometheus_client::{
 };
 
 use super::{
-    TierStats,
+    TierStats, distinct,
     table::{Kind, METRICS, Metric, Snapshot, Unit, Value},
 };
 use crate::pressure::GateStats;
 
-/// All of [`METRICS`] for `tiers`: each by name, with the gate before its stores if there is one.
+/// All of [`METRICS`] for `tiers`: each by name, with the gate before its stores if there is one. Tiers of one name are
+/// numbered from the second on.
 ///
 /// ```
 /// use kvweir::metrics::{TierStats, encode};
@@ -24,7 +25,12 @@ use crate::pressure::GateStats;
 /// ```
 pub fn encode(tiers: &[(String, TierStats, Option<GateStats>)]) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Tiers(tiers.to_vec())));
+    let names = distinct(tiers.iter().map(|t| t.0.as_str()));
+    let mut tiers = tiers.to_vec();
+    for (tier, name) in tiers.iter_mut().zip(names) {
+        tier.0 = name;
+    }
+    registry.register_collector(Box::new(Tiers(tiers)));
     let mut out = String::new();
     // writing to a string cannot fail
     let _ = text::encode(&mut out, &registry);
@@ -148,7 +154,6 @@ mod tests {
             bytes: next(),
         };
         let drops = DropsByReason {
-            job_too_large: drops(),
             inflight_full: drops(),
             pressure: drops(),
             cooldown: drops(),
@@ -173,6 +178,28 @@ mod tests {
         };
         let values = next() - 10_001;
         (tier, gate, values as usize)
+    }
+
+    /// Two tiers of one name gave every series twice, which the OpenMetrics parser refuses as a whole.
+    #[test]
+    fn no_series_comes_twice_whatever_tiers_are_called() {
+        let tiers =
+            ["fs", "fs", "fs-2", "fs", "fs-2", "far"].map(|n| (n.to_owned(), TierStats::default(), None));
+        let text = encode(&tiers);
+        let series: Vec<&str> = text
+            .lines()
+            .filter(|l| !l.starts_with('#'))
+            .filter_map(|l| l.rsplit_once(' '))
+            .map(|(series, _)| series)
+            .collect();
+        let once: HashSet<&str> = series.iter().copied().collect();
+        assert_eq!(series.len(), once.len());
+        let stored = |name: &str| text.contains(&format!("kvweir_stored_bytes_total{{tier=\"{name}\"}} 0"));
+        assert!(
+            ["fs", "fs-2", "fs-3", "fs-4", "fs-2-2", "far"]
+                .iter()
+                .all(|n| stored(n))
+        );
     }
 
     #[test]

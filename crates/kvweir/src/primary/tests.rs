@@ -133,6 +133,46 @@ fn reset_forgets_everything_and_tells_so() {
     assert_eq!(store(&mut p, 20..24).unwrap().to_store.len(), 4);
 }
 
+/// A key given three times evicted three blocks, of which two slots stayed empty.
+#[test]
+fn a_key_given_often_evicts_one_block() {
+    let mut p = tier(3);
+    store(&mut p, 0..3).unwrap();
+    let out = p.prepare_store(&keys([9, 9, 9]), R).unwrap();
+    assert_eq!((out.to_store.len(), out.evicted), (1, keys([2])));
+    p.complete_store(&keys([9]), true);
+    p.end_step();
+    // room for one more than the guard leaves: not for three of the same
+    p.prepare_load(&keys([0, 1])).unwrap();
+    assert_eq!(p.prepare_store(&keys([7, 7, 7]), R).unwrap().to_store.len(), 1);
+}
+
+/// What a guard, a reference or a hit in the step kept from going goes when that is over, though nobody asks in between.
+#[test]
+fn every_hold_that_ends_is_noticed() {
+    for policy in PolicyKind::ALL {
+        let mut p = Primary::new(Region::new(3, 64, false).unwrap(), policy, true);
+        store(&mut p, 0..3).unwrap();
+        p.lookup(&key(0));
+        p.prepare_load(&keys([1])).unwrap();
+        let guard = p.region().read(p.find(&key(2), key(2).fingerprint(0)).unwrap());
+        for _ in 0..3 {
+            assert!(p.prepare_store(&keys([7]), R).is_none());
+        }
+        drop(guard);
+        assert_eq!(p.prepare_store(&keys([7]), R).unwrap().evicted, keys([2]));
+        assert!(p.prepare_store(&keys([8]), R).is_none());
+        p.complete_load(&keys([1]));
+        assert_eq!(p.prepare_store(&keys([8]), R).unwrap().evicted, keys([1]));
+        assert!(p.prepare_store(&keys([9]), R).is_none());
+        p.end_step();
+        assert_eq!(p.prepare_store(&keys([9]), R).unwrap().evicted, keys([0]));
+        assert!(p.prepare_store(&keys([10]), R).is_none(), "all are being written");
+        p.complete_store(&keys([8]), true);
+        assert_eq!(p.prepare_store(&keys([10]), R).unwrap().evicted, keys([8]));
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Store(Vec<u32>),
@@ -140,6 +180,10 @@ enum Op {
     Load(Vec<u32>),
     Unload(u32),
     Touch(Vec<u32>),
+    Lookup(u32),
+    /// An I/O guard of the block's slot, held until so many other steps have passed.
+    Guard(u32),
+    Unguard,
     EndStep,
 }
 
@@ -151,6 +195,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => some().prop_map(Op::Load),
         2 => (0u32..24).prop_map(Op::Unload),
         1 => some().prop_map(Op::Touch),
+        2 => (0u32..24).prop_map(Op::Lookup),
+        1 => (0u32..24).prop_map(Op::Guard),
+        2 => Just(Op::Unguard),
         1 => Just(Op::EndStep),
     ]
 }
@@ -166,11 +213,25 @@ proptest! {
         // key -> (ready, references)
         let mut model: BTreeMap<u32, (bool, u32)> = BTreeMap::new();
         let mut resident = BTreeSet::new();
+        let mut hits = BTreeSet::new();
+        let mut guards: Vec<crate::io::SlotRead> = Vec::new();
         for op in ops {
             match op {
                 Op::Store(ks) => {
                     let want: BTreeSet<u32> = ks.iter().copied().filter(|k| !model.contains_key(k)).collect();
-                    if let Some(out) = p.prepare_store(&keys(ks.clone()), R) {
+                    hits.extend(ks.iter().filter(|k| model.get(k).is_some_and(|s| s.0)));
+                    let slots: BTreeMap<u32, u32> = model.keys()
+                        .map(|&k| (k, p.find(&key(k), key(k).fingerprint(0)).unwrap())).collect();
+                    let guarded: BTreeSet<u32> = guards.iter().map(crate::io::SlotRead::slot).collect();
+                    let held = |k: &u32| hits.contains(k) || guarded.contains(&slots[k]);
+                    let can_go = model.iter().filter(|&(k, s)| *s == (true, 0) && !held(k)).count();
+                    // a slot that was given up while it was read is nobody's yet
+                    let late = guarded.iter().filter(|&g| slots.values().all(|s| s != g)).count();
+                    let free = SLOTS as usize - model.len() - late;
+                    let fits = want.len() <= free + can_go;
+                    let got = p.prepare_store(&keys(ks.clone()), R);
+                    prop_assert_eq!(got.is_some(), fits, "{} free, {} can go", free, can_go);
+                    if let Some(out) = got {
                         for k in &out.evicted {
                             let k = u32::from_le_bytes(k.as_bytes().try_into().unwrap());
                             prop_assert_eq!(model.remove(&k), Some((true, 0)), "evicted {} which was in use", k);
@@ -201,7 +262,22 @@ proptest! {
                     if let Some(s) = model.get_mut(&k) { s.1 = s.1.saturating_sub(1) }
                 }
                 Op::Touch(ks) => p.touch(&keys(ks), RequestId(9)),
-                Op::EndStep => p.end_step(),
+                Op::Lookup(k) => {
+                    if p.lookup(&key(k)) == SlotState::Ready {
+                        hits.insert(k);
+                    }
+                }
+                Op::Guard(k) => {
+                    if model.contains_key(&k) && guards.len() < 3 {
+                        let slot = p.find(&key(k), key(k).fingerprint(0)).unwrap();
+                        guards.push(p.region().read(slot).unwrap());
+                    }
+                }
+                Op::Unguard => drop(guards.pop()),
+                Op::EndStep => {
+                    p.end_step();
+                    hits.clear();
+                }
             }
             for k in 0..24 {
                 let want = match model.get(&k) {

@@ -99,6 +99,14 @@ impl BlockOutcome {
     pub fn is_ok(self) -> bool {
         !matches!(self, Self::Failed(_))
     }
+
+    /// Whether the device failed it. No room, a queue that is full or a tier that is closed say nothing about a device.
+    pub fn failed_on_device(self) -> bool {
+        match self {
+            Self::Stored | Self::Present | Self::Loaded(_) => false,
+            Self::Failed(kind) => !matches!(kind, ErrorKind::Full | ErrorKind::Busy | ErrorKind::Closed),
+        }
+    }
 }
 
 /// The end of a job: one outcome per block, in the job's order.
@@ -122,5 +130,11 @@ impl Report {
     /// Whether every block succeeded.
     pub fn all_ok(&self) -> bool {
         self.blocks.iter().all(|b| b.is_ok())
+    }
+
+    /// Whether the job failed, as detectors count it: the device failed a block of it, whatever else it moved, since a
+    /// dying disk still takes a few.
+    pub fn failed_on_device(&self) -> bool {
+        self.blocks.iter().any(|b| b.failed_on_device())
     }
 }

@@ -54,12 +54,14 @@ pub enum StorePolicy {
 ///   asked holds it: until its load ends, the request finishes, or the tier shuts down. Asking twice pins once.
 /// - **Slots (I5).** The slot guards in a job are dropped when no I/O touches them any more, before the report. A job
 ///   that was given up at a deadline is reported before that: a block that failed as [`ErrorKind::Unavailable`] may
-///   leave its slot claimed until its I/O ends ([`Region::is_free`](crate::io::Region::is_free) tells).
-/// - **After a failed load** the block is a miss until it is stored again.
+///   leave its slot claimed until its I/O ends ([`Region::is_free`](crate::io::Region::is_free) tells). A block reported
+///   `Loaded` whose guard still exists is not believed.
+/// - **After a failed load** the block is a miss until it is stored again. The request that asked is not sent to this
+///   tier for it again, but to the next.
 ///
 /// The conformance kit (feature `testing`) holds a tier to all of this.
 pub trait Tier: Send + fmt::Debug {
-    /// A short name, unique among the tiers of a manager: the `tier` label of metrics.
+    /// A short name, unique among the tiers of a manager: the `tier` label of metrics, numbered there where it is not.
     fn name(&self) -> &str;
     /// Where its bytes lie.
     fn medium(&self) -> Medium;

@@ -3,21 +3,22 @@
 //! each run told by its seed.
 //!
 //! The model knows what was stored and what was acknowledged as held. It does not know whom the policy evicts, so it
-//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; a restart changes
-//! nothing; a death loses nothing that was acknowledged but what the last call evicted; what was damaged is a miss.
+//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; what a request pins stays
+//! as long as it does, and a store fails only beside pins; a restart changes nothing; a death loses nothing that was acknowledged but what the last call evicted; what was damaged is a miss.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use kvweir::{
+    ErrorKind,
     evict::PolicyKind,
     fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{pool::PoolSize, sim::SimDisk},
-    tier::{BlockOutcome, Tier, conformance::Client},
+    tier::{BlockOutcome, RequestId, Tier, conformance::Client},
 };
 use proptest::prelude::*;
 
@@ -41,6 +42,15 @@ enum Op {
     Use {
         from: u64,
         n: u64,
+    },
+    /// A request finds blocks and loads none: they are pinned until it is released.
+    Hold {
+        req: u64,
+        from: u64,
+        n: u64,
+    },
+    Release {
+        req: u64,
     },
     /// Folds the journal.
     Compact,
@@ -71,6 +81,8 @@ fn op() -> impl Strategy<Value = Op> {
         6 => range.clone().prop_map(|(from, n)| Op::Store { from, n }),
         4 => range.clone().prop_map(|(from, n)| Op::Load { from, n }),
         2 => range.clone().prop_map(|(from, n)| Op::Use { from, n }),
+        2 => (0..3u64, 0..KEYS, 1..9u64).prop_map(|(req, from, n)| Op::Hold { req, from, n }),
+        2 => (0..3u64).prop_map(|req| Op::Release { req }),
         1 => Just(Op::Compact),
         2 => Just(Op::Restart),
         2 => (0..120u64, 0..KEYS, 1..6u64).prop_map(|(steps, from, n)| Op::Die { steps, from, n }),
@@ -89,6 +101,8 @@ struct Run {
     /// What a lookup should find.
     held: BTreeSet<u64>,
     damaged: BTreeSet<u64>,
+    /// What requests found and have not let go of.
+    pins: BTreeMap<u64, BTreeSet<u64>>,
     /// Damaged, and perhaps written anew by a process that died.
     maybe: BTreeSet<u64>,
     /// An extent was damaged since the start: what it held may be lost at the next one.
@@ -108,6 +122,7 @@ impl Run {
             c: None,
             held: BTreeSet::new(),
             damaged: BTreeSet::new(),
+            pins: BTreeMap::new(),
             maybe: BTreeSet::new(),
             shaken: false,
             known: BTreeSet::new(),
@@ -117,6 +132,7 @@ impl Run {
     }
 
     fn open(&mut self) {
+        self.pins.clear();
         let settings = FsSettings {
             max_bytes: Some(self.bound),
             policy: self.policy,
@@ -162,14 +178,24 @@ impl Run {
         self.held = after;
     }
 
+    /// A block was found bad: it is a miss, pinned or not.
+    fn gone(&mut self, k: u64) {
+        self.held.remove(&k);
+        self.pins.values_mut().for_each(|p| p.retain(|&held| held != k));
+    }
+
     fn store(&mut self, from: u64, n: u64) {
         let before = self.look();
         assert_eq!(before, self.held, "what is held changed by itself");
         let outcomes = self.c().store(R, &keys(from..from + n));
         self.c().tier.on_request_finished(R, &[]);
         let after = self.look();
+        let pinned: BTreeSet<u64> = self.pins.values().flatten().copied().collect();
+        assert!(pinned.is_subset(&after), "a pinned block was evicted (I3)");
+        let no_room = |o: BlockOutcome| !pinned.is_empty() && o == BlockOutcome::Failed(ErrorKind::Full);
+        let all = outcomes.iter().all(|o| o.is_ok());
         for (k, o) in (from..from + n).zip(outcomes) {
-            assert!(o.is_ok(), "key {k}: {o:?}");
+            assert!(o.is_ok() || no_room(o), "key {k}: {o:?}");
             if o == BlockOutcome::Stored {
                 self.damaged.remove(&k);
                 self.maybe.remove(&k);
@@ -179,7 +205,7 @@ impl Run {
         assert!(after.is_subset(&(&before | &new)), "held what was never stored");
         self.known.extend(&new);
         assert!(
-            after.contains(&(from + n - 1)) || n > 3,
+            after.contains(&(from + n - 1)) || n > 3 || !all,
             "the last block stored is there"
         );
         self.held = after;
@@ -196,16 +222,29 @@ impl Run {
                     let got = self.c().load(R, &keys(k..k + 1));
                     if self.damaged.remove(&k) {
                         assert!(!got[0].is_ok(), "damaged bytes of key {k} were served");
-                        self.held.remove(&k);
+                        self.gone(k);
                     } else if self.maybe.remove(&k) {
                         if !got[0].is_ok() {
-                            self.held.remove(&k);
+                            self.gone(k);
                         }
                     } else {
                         assert!(got[0].is_ok(), "key {k}: {got:?}");
                     }
                 }
                 self.c().tier.on_request_finished(R, &[]);
+            }
+            Op::Hold { req, from, n } => {
+                for k in from..from + n {
+                    let is_held = self.c().lookup(&keys(k..k + 1)[0], RequestId(100 + req));
+                    assert_eq!(is_held, self.held.contains(&k), "key {k}");
+                    if is_held {
+                        self.pins.entry(req).or_default().insert(k);
+                    }
+                }
+            }
+            Op::Release { req } => {
+                self.pins.remove(&req);
+                self.c().tier.on_request_finished(RequestId(100 + req), &[]);
             }
             Op::Use { from, n } => self.c().tier.on_request_finished(R, &keys(from..from + n)),
             Op::Compact => {
@@ -352,6 +391,7 @@ impl Run {
 
     /// The account is what lies there, unless files were changed behind its back.
     fn end(&mut self, tampered: bool) {
+        (0..3).for_each(|req| self.c().tier.on_request_finished(RequestId(100 + req), &[]));
         assert!(self.disk.bytes().0 <= self.bound + 4096, "above the bound");
         let s = self.c().tier.stats();
         assert_eq!(s.pinned_blocks, 0);

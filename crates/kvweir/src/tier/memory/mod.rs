@@ -288,6 +288,8 @@ impl MemoryTier {
         self.stats.pinned_blocks -= u64::from(last);
         if last && orphan {
             self.forget(id, EvictReason::Corrupt);
+        } else if last {
+            self.policy.unpinned(id);
         }
     }
 

@@ -1,4 +1,5 @@
-//! A tier that is watched from both sides: what the manager asks of it, and whether the answers keep the promises.
+//! A tier that is watched from both sides: what the manager asks of it, and whether the answers keep the promises. Some
+//! reports it passes on late, past drains and resets too.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -87,11 +88,14 @@ impl Seen {
 pub(crate) struct Watched {
     pub(crate) tier: FsTier,
     seen: Arc<Mutex<Seen>>,
+    /// Reports that wait, for so many polls.
+    late: Vec<(u64, Report)>,
 }
 
 impl Watched {
     pub(crate) fn new(tier: FsTier, seen: Arc<Mutex<Seen>>) -> Self {
-        Self { tier, seen }
+        let late = Vec::new();
+        Self { tier, seen, late }
     }
 
     /// Never held while the tier is called.
@@ -147,10 +151,18 @@ impl Tier for Watched {
     }
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
-        let from = reports.len();
-        self.tier.poll(reports);
-        let mut seen = self.seen();
-        reports.iter().skip(from).for_each(|r| seen.check(r));
+        let mut new = Vec::new();
+        self.tier.poll(&mut new);
+        new.iter().for_each(|r| self.seen().check(r));
+        // a fourth of them, by number, so that a seed replays
+        let wait = |r: &Report| if r.id.0 % 4 == 1 { 1 + r.id.0 % 11 } else { 0 };
+        self.late.extend(new.into_iter().map(|r| (wait(&r), r)));
+        for (polls, report) in std::mem::take(&mut self.late) {
+            match polls {
+                0 => reports.push(report),
+                _ => self.late.push((polls - 1, report)),
+            }
+        }
     }
 
     fn touch(&mut self, keys: &[Key], req: RequestId) {
@@ -177,7 +189,7 @@ impl Tier for Watched {
     }
 
     fn has_pending_work(&self) -> bool {
-        self.tier.has_pending_work()
+        !self.late.is_empty() || self.tier.has_pending_work()
     }
 
     fn drain(&mut self) {

@@ -156,7 +156,8 @@ impl World {
             44..60 => self.store(),
             60..72 => self.copy_ends(),
             72..80 => self.finish(),
-            80..90 => pause_a_while(&mut self.rng),
+            80..88 => pause_a_while(&mut self.rng),
+            88..90 => self.meddle(),
             90..93 => {
                 let most = if self.healthy { 20 } else { 2000 };
                 self.clock.advance(Duration::from_millis(self.rng.below(most)));
@@ -277,6 +278,21 @@ impl World {
                 self.stored.extend(keys.iter().cloned());
             }
             self.m().complete_store(&keys, RequestId(id), good);
+        }
+    }
+
+    /// A request speaks of blocks that are not its own to write: as failed, or as written.
+    fn meddle(&mut self) {
+        let (Some(a), Some(b)) = (self.some(), self.some()) else {
+            return;
+        };
+        let own: Vec<Key> = self.requests[&a].stores.iter().flat_map(|s| keys_of(s)).collect();
+        let others = self.requests[&b].keys.iter();
+        let keys: Vec<Key> = others.filter(|k| !own.contains(k)).cloned().collect();
+        // with a store of its own under way, the call would count for that one
+        if own.is_empty() {
+            let good = self.rng.below(2) == 0;
+            self.m().complete_store(&keys, RequestId(a), good);
         }
     }
 
