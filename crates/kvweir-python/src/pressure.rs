@@ -46,7 +46,10 @@ impl Detector {
             failure_threshold,
             ..PressureSettings::default()
         };
-        Ok(Self(Mutex::new(EmaDetector::new(settings).map_err(raise)?)))
+        // the policy is the caller's: see `ask`
+        let unasked = Box::new(kvweir::pressure::Drop);
+        let detector = EmaDetector::with_policy(settings, unasked).map_err(raise)?;
+        Ok(Self(Mutex::new(detector)))
     }
 
     /// The default settings for a tier type and locality.

@@ -2,7 +2,7 @@
 
 use kvweir::fs::Layout;
 
-use super::{Origin, ReplaySettings, Result, SettingError, value};
+use super::{DropPolicy, Origin, ReplaySettings, Result, SettingError, value};
 
 const BLOCK_MAX: u64 = 2 << 30;
 impl ReplaySettings {
@@ -22,13 +22,24 @@ impl ReplaySettings {
                 &format!("lies above {}", self.tell("high_water_s")),
             ));
         }
-        if p.max_inflight_bytes.is_some_and(|b| b < self.block_bytes) {
-            let why = format!("lets not even one block of {} through", self.tell("block_bytes"));
-            return Err(self.refuse("max_inflight_bytes", &why));
+        if p.enabled && p.policy == DropPolicy::Drop {
+            for (key, value) in [
+                ("low_water_s", p.low_water_s),
+                ("decay_half_life_s", p.decay_half_life_s),
+            ] {
+                if value <= 0.0 {
+                    let why = format!(
+                        "with {} never lets pressure end once it began, since no store goes through",
+                        self.tell("backpressure_policy")
+                    );
+                    return Err(self.refuse(key, &why));
+                }
+            }
         }
-        if p.enabled && !self.hit_rate_only && self.max_inflight() < self.block_bytes {
+        let unset = p.max_inflight_bytes.is_none();
+        if p.enabled && unset && !self.hit_rate_only && self.max_inflight() < self.block_bytes {
             let why = format!(
-                "is too small for {}: a quarter of it, {}, may be on its way to the file tier, which would store nothing",
+                "is too small for {}: a quarter of it, {}, may be on its way to the file tier, where blocks would go one by one",
                 self.tell("block_bytes"),
                 value::show_size(self.max_inflight()),
             );

@@ -168,9 +168,15 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             "`failure_threshold = 0` (flag --failure-threshold) is out of range",
         ),
         (
+            "backpressure_policy = \"drop\"\nlow_water_s = 0.0",
+            &[],
+            "`low_water_s = 0.0` (replay.toml line 2) with `backpressure_policy = \"drop\"` (replay.toml line 1) never lets \
+             pressure end",
+        ),
+        (
             "",
-            &[("max_inflight_bytes", "1KiB")],
-            "`max_inflight_bytes = 1KiB` (flag --max-inflight-bytes) lets not even one block",
+            &[("backpressure_policy", "drop"), ("decay_half_life_s", "-1")],
+            "`decay_half_life_s = -1` (flag --decay-half-life-s) with `backpressure_policy = drop` (flag",
         ),
         (
             "",

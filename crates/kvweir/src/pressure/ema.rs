@@ -31,6 +31,10 @@ pub enum TransitionKind {
     Cleared,
 }
 
+/// A store is counted as at most so slow, in seconds per MiB: larger numbers tell nothing more, and sums of them would not
+/// be finite, from which no average recovers.
+const SLOWEST: f64 = 1e9;
+
 /// What made a [`Transition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TransitionCause {
@@ -173,12 +177,12 @@ impl EmaDetector {
         Self::with_policy(settings, settings.build_policy()?)
     }
 
-    /// A detector with a policy of one's own; `settings.policy` is not looked at.
+    /// A detector with a policy of one's own; `settings.policy` is not looked at, nor what only it needs.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as [`PressureSettings::validate`].
     pub fn with_policy(settings: PressureSettings, policy: Box<dyn DropPolicy>) -> Result<Self> {
-        settings.validate()?;
+        settings.validate_marks()?;
         Ok(Self {
             state: State::new(settings),
             policy,
@@ -338,6 +342,7 @@ impl State {
         if bytes == 0 || !s_per_mib.is_finite() || s_per_mib < 0.0 {
             return;
         }
+        let s_per_mib = s_per_mib.min(SLOWEST);
         self.failures = 0;
         self.completions += 1;
         let warmup = u64::from(self.settings.warmup_completions);
@@ -371,7 +376,8 @@ impl State {
         if self.failures < u64::from(threshold) {
             return;
         }
-        self.ema = self.ema.max(self.settings.high_water_s * FAILURE_EMA_FACTOR);
+        let failing = (self.settings.high_water_s * FAILURE_EMA_FACTOR).min(f64::MAX);
+        self.ema = self.ema.max(failing);
         self.last_update = now;
         self.activate(TransitionCause::Failures);
     }

@@ -101,9 +101,8 @@ pub struct PressureSettings {
     /// [`DropPolicyKind::ThrottledDrop`] drops everything when the EMA is this many high marks above the high
     /// mark. Greater than zero, default 2.
     pub ramp_factor: f64,
-    /// The most bytes of stores submitted and not yet completed, at least 1. A single larger job is always
-    /// refused, so this may not be below the largest job the engine builds. Default:
-    /// [`default_max_inflight`].
+    /// The most bytes of stores submitted and not yet completed, at least 1. A single larger job goes alone, when
+    /// nothing is in flight. Default: [`default_max_inflight`].
     pub max_inflight_bytes: Option<u64>,
 }
 
@@ -174,15 +173,31 @@ impl PressureSettings {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming each setting that is wrong, its value and what is
     /// allowed.
     pub fn validate(&self) -> Result<()> {
-        let mistakes = self.mistakes();
-        if mistakes.is_empty() {
-            return Ok(());
-        }
-        Err(Error::invalid(OP, mistakes.join("; ")))
+        refuse(&self.mistakes())
+    }
+
+    /// As [`validate`](Self::validate), for a detector with a policy of its own.
+    pub(super) fn validate_marks(&self) -> Result<()> {
+        refuse(&self.mistakes_but_of_policy())
     }
 
     /// Every rule that the fields break, in a line each that begins with the setting's name; empty for good settings.
     pub fn mistakes(&self) -> Vec<String> {
+        let mut all = self.mistakes_but_of_policy();
+        match self.policy {
+            DropPolicyKind::Drop => all.extend(self.drops_for_ever()),
+            DropPolicyKind::ThrottledDrop if self.high_water_s <= 0.0 => all.push(format!(
+                "high_water_s = {}: every store that completes sets pressure and every store is dropped, so that it never \
+                 ends; greater than 0 is allowed",
+                self.high_water_s
+            )),
+            DropPolicyKind::ThrottledDrop => {}
+        }
+        all
+    }
+
+    /// [`mistakes`](Self::mistakes) without what only [`policy`](Self::policy) needs: for detectors with another one.
+    fn mistakes_but_of_policy(&self) -> Vec<String> {
         let mut all = Vec::new();
         let finite = [
             ("high_water_s", self.high_water_s),
@@ -212,13 +227,7 @@ impl PressureSettings {
         }
         all.extend(ramp_factor_mistake(self.ramp_factor));
         if self.max_inflight_bytes == Some(0) {
-            all.push(
-                "max_inflight_bytes = 0 would refuse every store: at least 1, and not below the largest job"
-                    .to_owned(),
-            );
-        }
-        if self.policy == DropPolicyKind::Drop {
-            all.extend(self.drops_for_ever());
+            all.push("max_inflight_bytes = 0 leaves no room for any store: at least 1 is needed".to_owned());
         }
         all
     }
@@ -249,6 +258,13 @@ impl PressureSettings {
     }
 }
 
+fn refuse(mistakes: &[String]) -> Result<()> {
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(OP, mistakes.join("; ")))
+}
+
 pub(super) fn check_ramp_factor(ramp_factor: f64) -> Result<()> {
     ramp_factor_mistake(ramp_factor).map_or(Ok(()), |m| Err(Error::invalid(OP, m)))
 }
@@ -271,6 +287,47 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
+
+    /// After one activation such a detector dropped every store for ever: nothing completed, so nothing cleared it.
+    #[test]
+    fn settings_under_which_pressure_would_never_end_are_refused_wherever_they_are_read() {
+        let good = PressureSettings::default();
+        let bad = [
+            (DropPolicyKind::Drop, 0.01, 0.0, 2.0, "low_water_s = 0:"),
+            (DropPolicyKind::Drop, 0.01, -1.0, 2.0, "low_water_s = -1:"),
+            (DropPolicyKind::Drop, 0.01, 0.002, 0.0, "decay_half_life_s = 0:"),
+            (DropPolicyKind::Drop, 0.01, 0.002, -2.0, "decay_half_life_s = -2:"),
+            (DropPolicyKind::ThrottledDrop, 0.0, 0.0, 2.0, "high_water_s = 0:"),
+        ];
+        for (policy, high_water_s, low_water_s, decay_half_life_s, words) in bad {
+            let bad = PressureSettings {
+                policy,
+                high_water_s,
+                low_water_s,
+                decay_half_life_s,
+                ..good
+            };
+            let written = serde_json::to_value(bad).unwrap();
+            for e in [
+                bad.validate().unwrap_err(),
+                crate::pressure::EmaDetector::new(bad).unwrap_err(),
+                crate::pressure::Gate::new(bad, 1 << 30).unwrap_err(),
+                good.overlay(written.as_object().unwrap()).unwrap_err(),
+            ] {
+                assert_eq!(e.kind(), ErrorKind::Invalid);
+                assert!(e.to_string().contains(words), "{e}");
+            }
+            let own = Box::new(crate::pressure::Drop);
+            assert!(crate::pressure::EmaDetector::with_policy(bad, own).is_ok());
+        }
+        // a share of the stores goes through, and tells
+        let throttled = PressureSettings {
+            low_water_s: 0.0,
+            decay_half_life_s: 0.0,
+            ..good
+        };
+        throttled.validate().unwrap();
+    }
 
     #[test]
     fn a_broken_rule_is_an_invalid_error_naming_setting_and_values() {

@@ -252,6 +252,31 @@ fn there_is_no_decay_without_pressure_without_half_life_or_back_in_time() {
     assert_eq!(ema(&d), 0.032);
 }
 
+/// Two stores of a few bytes and many seconds made the average infinite, then no number at all: pressure for ever.
+#[test]
+fn the_average_stays_a_number_whatever_is_observed() {
+    for (warmup, high, alpha) in [(0, 0.01, 1.0), (10, 0.01, 0.15), (3, f64::MAX / 2.0, 0.5)] {
+        let mut d = detector(PressureSettings {
+            warmup_completions: warmup,
+            high_water_s: high,
+            alpha,
+            failure_threshold: Some(2),
+            ..PressureSettings::default()
+        });
+        for _ in 0..20 {
+            d.on_store_completed(at(1.0), 1e302, 1);
+            assert!(ema(&d).is_finite());
+        }
+        (0..3).for_each(|_| d.on_store_failed(at(1.0)));
+        assert!(ema(&d).is_finite(), "{}", ema(&d));
+        assert!(d.is_under_pressure(at(1.0)));
+        for n in 0..3000 {
+            d.is_under_pressure(at(2.0 + f64::from(n)));
+        }
+        assert!(ema(&d).is_finite() && !d.is_under_pressure(at(10_000.0)));
+    }
+}
+
 #[test]
 fn decay_below_the_low_mark_clears_and_cools_down() {
     let mut d = warm();
