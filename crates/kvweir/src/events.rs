@@ -1,7 +1,16 @@
 //! Residency events: what a router or a prefix index needs to know of each tier. For every key the last event
 //! tells its true residency; a `Stored` that eviction overtook before it was taken is suppressed (I7).
+//!
+//! A log that nobody takes from does not grow without end. When many events wait, those that another of the same key
+//! overtook are forgotten, and so is the removal of what whoever takes was never told of: what waits is then at most one
+//! event for each block that he believes to be there and one for each that is. The last event of a key is what it was.
 
-use std::fmt;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
+
+use foldhash::fast::FixedState;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +75,14 @@ pub struct EventLog {
     locality: Locality,
     next_seq: u64,
     pending: Vec<(EventKind, Key)>,
+    /// So many events may wait before they are gone through.
+    limit: usize,
+    /// Fingerprints of the blocks that the events taken so far tell to be there.
+    told: HashSet<u128, FixedState>,
 }
+
+/// No fewer events than these are gone through.
+const LEAST: usize = 1 << 14;
 
 impl EventLog {
     /// A log that records only if `enabled`.
@@ -77,6 +93,8 @@ impl EventLog {
             locality,
             next_seq: 0,
             pending: Vec::new(),
+            limit: LEAST,
+            told: HashSet::default(),
         }
     }
 
@@ -87,44 +105,79 @@ impl EventLog {
 
     /// Records that `key` became loadable.
     pub fn stored(&mut self, key: &Key) {
-        if self.enabled {
-            self.pending.push((EventKind::Stored, key.clone()));
-        }
+        self.push(EventKind::Stored, key);
     }
 
     /// Records that `key` is gone.
     pub fn removed(&mut self, key: &Key) {
+        self.push(EventKind::Removed, key);
+    }
+
+    fn push(&mut self, kind: EventKind, key: &Key) {
         if self.enabled {
-            self.pending.push((EventKind::Removed, key.clone()));
+            self.pending.push((kind, key.clone()));
+            if self.pending.len() >= self.limit {
+                self.coalesce();
+            }
         }
+    }
+
+    /// Keeps of the events that wait the last of each key, unless it tells nothing new.
+    #[cold]
+    fn coalesce(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut last: HashMap<&Key, usize, FixedState> = HashMap::default();
+        for (i, (_, key)) in pending.iter().enumerate() {
+            last.insert(key, i);
+        }
+        let told = &self.told;
+        let news = |i: usize, kind: EventKind, key: &Key| {
+            let is_last = last.get(key) == Some(&i);
+            is_last && (kind == EventKind::Stored || told.contains(&name(key)))
+        };
+        let keep: Vec<bool> = pending
+            .iter()
+            .enumerate()
+            .map(|(i, (kind, key))| news(i, *kind, key))
+            .collect();
+        let kept = pending.into_iter().zip(keep).filter(|(_, keep)| *keep);
+        self.pending = kept.map(|(event, _)| event).collect();
+        self.limit = LEAST.max(2 * self.pending.len());
     }
 
     /// Moves what is pending to `out`, numbered. A `Stored` that a later `Removed` of the same key overtook is
     /// left out.
     pub fn take(&mut self, out: &mut Vec<Event>) {
         let pending = std::mem::take(&mut self.pending);
-        let mut last_removed: std::collections::HashMap<&Key, usize, foldhash::fast::FixedState> =
-            std::collections::HashMap::default();
+        self.limit = LEAST;
+        let mut last_removed: HashMap<&Key, usize, FixedState> = HashMap::default();
         for (i, (kind, key)) in pending.iter().enumerate() {
             if *kind == EventKind::Removed {
                 last_removed.insert(key, i);
             }
         }
         for (i, (kind, key)) in pending.iter().enumerate() {
-            let overtaken = *kind == EventKind::Stored && last_removed.get(key).is_some_and(|&r| r > i);
-            if !overtaken {
-                let (medium, locality) = (self.medium, self.locality);
-                out.push(Event {
-                    seq: self.next_seq,
-                    kind: *kind,
-                    key: key.clone(),
-                    medium,
-                    locality,
-                });
-                self.next_seq += 1;
-            }
+            match kind {
+                EventKind::Stored if last_removed.get(key).is_some_and(|&r| r > i) => continue,
+                EventKind::Stored => self.told.insert(name(key)),
+                EventKind::Removed => self.told.remove(&name(key)),
+            };
+            let (medium, locality) = (self.medium, self.locality);
+            out.push(Event {
+                seq: self.next_seq,
+                kind: *kind,
+                key: key.clone(),
+                medium,
+                locality,
+            });
+            self.next_seq += 1;
         }
     }
+}
+
+/// What a block is remembered by.
+fn name(key: &Key) -> u128 {
+    key.fingerprint(0).0
 }
 
 #[cfg(test)]
@@ -157,6 +210,76 @@ mod tests {
         out.clear();
         log.take(&mut out);
         assert_eq!(out[0].seq, 4);
+    }
+
+    /// Nobody took events: the log grew by two keys for each block that came and went, for ever.
+    #[test]
+    fn a_log_that_nobody_takes_from_is_bounded_by_what_is_there() {
+        let long = |n: u32| Key::new(&n.to_le_bytes()).unwrap();
+        let mut log = EventLog::new(true, Medium::Storage, Locality::Local);
+        let mut believed = HashSet::new();
+        let mut take = |log: &mut EventLog| {
+            let mut out = Vec::new();
+            log.take(&mut out);
+            for e in out {
+                match e.kind {
+                    EventKind::Stored => believed.insert(e.key),
+                    EventKind::Removed => believed.remove(&e.key),
+                };
+            }
+            believed.clone()
+        };
+        for n in 0..100 {
+            log.stored(&long(n));
+        }
+        assert_eq!(take(&mut log).len(), 100);
+        for n in 0..1_000_000u32 {
+            log.removed(&long(n));
+            log.stored(&long(n + 100));
+            assert!(log.pending.len() <= LEAST, "{} events wait", log.pending.len());
+        }
+        let there: HashSet<Key> = (1_000_000..1_000_100).map(long).collect();
+        assert_eq!(take(&mut log), there);
+    }
+
+    proptest::proptest! {
+        /// However often the log goes through its events, whoever takes them believes what is so.
+        #[test]
+        fn what_is_believed_is_what_is_there(
+            ops in proptest::collection::vec((0..4u8, 0..12u8), 1..400),
+            limit in 1..20usize,
+        ) {
+            let mut log = EventLog::new(true, Medium::Cpu, Locality::Local);
+            let (mut there, mut believed) = (HashSet::new(), HashSet::new());
+            for (what, k) in ops {
+                let k = key(k);
+                match what {
+                    0 => {
+                        log.stored(&k);
+                        there.insert(k);
+                    }
+                    1 | 2 => {
+                        log.removed(&k);
+                        there.remove(&k);
+                    }
+                    _ => {
+                        let mut out = Vec::new();
+                        log.take(&mut out);
+                        for e in out {
+                            match e.kind {
+                                EventKind::Stored => believed.insert(e.key),
+                                EventKind::Removed => believed.remove(&e.key),
+                            };
+                        }
+                        proptest::prop_assert_eq!(&believed, &there);
+                    }
+                }
+                if log.pending.len() >= limit {
+                    log.coalesce();
+                    proptest::prop_assert!(log.pending.len() <= there.len() + believed.len());
+                }
+            }
+        }
     }
 
     #[test]
