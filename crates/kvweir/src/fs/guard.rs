@@ -108,6 +108,11 @@ impl Guard {
         self.hung.load(Relaxed) > 0
     }
 
+    /// Whether nothing of the tier's jobs runs or waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.owes_reports() && !self.has_hung()
+    }
+
     /// Takes a job in; it is looked after until it is reported.
     pub(crate) fn take(&self, job: Weak<dyn Abandon>) {
         self.unreported.fetch_add(1, Relaxed);

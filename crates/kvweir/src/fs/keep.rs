@@ -15,6 +15,7 @@ use super::{
     core::Core,
     index::{Shelf, State},
     journal::{self, Follower, Snapshot, Step, Unusable},
+    keeping::End,
     layout::Leaf,
     ledger::Page,
     load_root::{adopt, load},
@@ -27,44 +28,17 @@ use crate::{
     clock::Instant,
     error::Result,
     io::{round_up, tree::most_allocated},
-    sync::{
-        atomic::{AtomicU8, Ordering},
-        lock,
-    },
+    sync::{atomic::Ordering, lock},
 };
 
 /// Between two visits.
-const TICK: Duration = Duration::from_millis(100);
+pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Looks, half a tick apart, for the first share of a newcomer.
 const SHARE_TRIES: u32 = 100;
 /// How long a member must have been dead before others take what it left; its own restart comes first.
 const DEAD_FOR: Duration = Duration::from_secs(5);
 /// Most blocks evicted for others in one visit.
 const SHED_AT_ONCE: usize = 1024;
-
-/// How the keeper is to end.
-#[derive(Debug, Default)]
-pub(crate) struct End(AtomicU8);
-
-impl End {
-    const RUN: u8 = 0;
-    const LEAVE: u8 = 1;
-    const KEEP: u8 = 2;
-
-    /// Everything ended in order.
-    pub(crate) fn leave(&self) {
-        self.0.store(Self::LEAVE, Ordering::Release);
-    }
-
-    /// Some I/O still runs: the root stays claimed until this process ends.
-    pub(crate) fn keep(&self) {
-        self.0.store(Self::KEEP, Ordering::Release);
-    }
-
-    fn asked(&self) -> u8 {
-        self.0.load(Ordering::Acquire)
-    }
-}
 
 /// What the thread works with.
 pub(crate) struct Keeper {
@@ -85,13 +59,15 @@ pub(crate) struct Keeper {
     pub(crate) other_walks: bool,
     /// Whether trouble with the ledger was told.
     pub(crate) ledger_told: bool,
+    /// Whether the ledger does not know this member any more.
+    pub(crate) lost: bool,
     /// Whether it is to be compacted whatever its length.
     pub(crate) compact_now: bool,
 }
 
 impl Keeper {
-    /// The thread's life.
-    pub(crate) fn run(mut self) {
+    /// Opens the root, then looks after it until it is to end. `false`: the claim is lost.
+    pub(super) fn live(&mut self) -> bool {
         let opened = self.open();
         let failed = opened.is_err();
         if let Err(error) = &opened {
@@ -102,17 +78,16 @@ impl Keeper {
             Err(e) => Phase::Failed(Some(e)),
         });
         let mut seen = 0;
-        while self.end.asked() == End::RUN {
+        while self.end.is_far() {
             if !failed && !self.shared.stop.load(Ordering::Relaxed) {
                 self.tick();
             }
+            if self.lost {
+                return false;
+            }
             seen = self.shared.keeper.wait(seen, TICK);
         }
-        if self.end.asked() == End::KEEP {
-            std::mem::forget(self.member);
-            return;
-        }
-        self.finish();
+        true
     }
 
     /// Loads, settles the lease, trims.
@@ -245,13 +220,18 @@ impl Keeper {
         let s = Arc::clone(&self.shared);
         let seed = s.ns.seed();
         let ledger = self.member.ledger.clone();
-        let number = self.member.number;
+        let (number, incarnation) = (self.member.number, self.member.incarnation);
+        let (mut lost, mut share) = (false, None);
         let mut living = Vec::new();
         let mut dead = Vec::new();
         let mut other_walks = false;
         let done = self.member.change(|p| -> io::Result<()> {
+            lost = p.member(number).is_none_or(|e| e.incarnation != incarnation);
+            if lost {
+                return Ok(());
+            }
             for (n, e) in p.used().filter(|&(n, _)| n != number) {
-                if ledger.try_member(n)?.is_none() {
+                if ledger.is_live(n, Some(e))? {
                     living.push((n, e.incarnation));
                 } else {
                     dead.push(Dead {
@@ -265,7 +245,7 @@ impl Keeper {
             if !other_walks {
                 p.head.walker = None;
                 let live: Vec<u32> = living.iter().map(|l| l.0).collect();
-                settle(p, number, &live, &mut lock(&s.core));
+                share = settle(p, number, &live, &mut lock(&s.core));
             }
             Ok(())
         })?;
@@ -273,6 +253,14 @@ impl Keeper {
             // somebody else has the ledger; the next visit will do
             None => return Ok(Vec::new()),
             Some(r) => r?,
+        }
+        if lost {
+            self.lost = true;
+            return Ok(Vec::new());
+        }
+        if share.is_some() {
+            // more than before only now that it is written
+            lock(&s.core).budget.set_bound(share);
         }
         self.other_walks = other_walks;
         self.followers
@@ -406,7 +394,8 @@ impl Keeper {
         }
     }
 
-    fn finish(self) {
+    /// Lets the root go, in order.
+    pub(super) fn finish(self) {
         self.tell_uses();
         let held = {
             let core = lock(&self.shared.core);
@@ -427,9 +416,10 @@ pub(crate) struct Dead {
 
 /// Who may hold how much. A member that evicts while it has less than its share (the bound less common bytes and
 /// what the dead left, by the number of live members) wants more; one that has more than its share gives, what it
-/// does not use at once, the rest as it evicts. What nobody wants goes to whoever looks first.
-fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) {
-    let Some(mine) = p.member(me).cloned() else { return };
+/// does not use at once, the rest as it evicts. What nobody wants goes to whoever looks first. Returns what this member
+/// may use when that is written; what it gives it does not use from now on.
+fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
+    let mine = p.member(me).cloned()?;
     let held = core.budget.resident() + core.budget.reserved();
     let pressure = std::mem::take(&mut core.pressure);
     let alive = |n: u32| n == me || live.contains(&n);
@@ -456,7 +446,8 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) {
         };
         use_ += takes;
     }
-    core.budget.set_bound(Some(use_));
+    let now = core.budget.bound().unwrap_or(0);
+    core.budget.set_bound(Some(use_.min(now)));
     core.common = p.head.common;
     core.root_bound = Some(p.head.bound);
     core.starved = pressure > 0 && use_ < fair + left_by_dead;
@@ -471,6 +462,7 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) {
         e.held = held;
         e.want = want;
     }
+    Some(use_)
 }
 
 impl Core {

@@ -156,9 +156,13 @@ pub(crate) fn submit<R: Run>(
         shared.bell.ring();
         return;
     }
-    let (class, held) = match R::DIRECTION {
-        Direction::Store => (Class::Store, Held::default()),
-        Direction::Load => (Class::Load, lock(&shared.core).lend(req)),
+    // of stores each block looks for itself
+    let (class, held, closed) = match R::DIRECTION {
+        Direction::Store => (Class::Store, Held::default(), false),
+        Direction::Load => {
+            let mut core = lock(&shared.core);
+            (Class::Load, core.lend(req), core.closed)
+        }
     };
     let now = shared.clock.now();
     let progress = Arc::new(Progress::new(id, R::DIRECTION, blocks, now, &shared.meter));
@@ -183,6 +187,7 @@ pub(crate) fn submit<R: Run>(
     let known: Weak<Later<R>> = Arc::downgrade(&job);
     shared.guard.take(known);
     let refused = match R::DIRECTION {
+        _ if closed => Some((ErrorKind::Closed, RefuseReason::Cancelled)),
         Direction::Store if shared.params.read_only => Some((ErrorKind::Closed, RefuseReason::ReadOnly)),
         _ if shared.guard.is_tripped() => Some((ErrorKind::Unavailable, RefuseReason::Breaker)),
         _ => match pool.submit(class, Arc::clone(&job) as Arc<dyn Work>, blocks) {

@@ -22,11 +22,13 @@
 //! | +40..44 | 1: ended in order |
 //! | +44..48 | incarnation: differs from owner to owner |
 //! | +48..112 | name of its machine, padded with zeros |
+//! | +112..120 | which process it is: when that began, and among which others (`io/process.rs`); 0: not known |
 //! | +120..128 | XXH3-64 of the 120 bytes before |
 //!
 //! Common bytes and leases never add up to more than the bound, but after a bound was lowered, until that is trimmed.
-//! A live member holds the lock of `member-<n>.lock`, which ends with its process: what a dead one leased stays
-//! taken until another has read its journal (I1, I6). The file is changed under its own lock, one record a write, and
+//! A live member holds the lock of `member-<n>.lock`, which ends with its process, or with the last child that was
+//! forked from it: a member whose process has ended is dead whoever has its lock. What a dead one leased stays taken
+//! until another has read its journal (I1, I6). The file is changed under its own lock, one record a write, and
 //! never by the scheduler.
 
 use std::{
@@ -43,6 +45,7 @@ use crate::{
     io::{
         Disk, DiskFile,
         disk::{OpenMode, read_all_at, write_all_at, write_full},
+        process,
     },
     sync::Bell,
 };
@@ -85,9 +88,16 @@ pub(crate) struct Entry {
     pub(crate) clean: bool,
     pub(crate) incarnation: u32,
     pub(crate) host: String,
+    /// Its process, by more than its number.
+    pub(crate) mark: u64,
 }
 
 impl Entry {
+    /// Whether its process has ended, as far as that can be told from here.
+    pub(crate) fn has_ended(&self) -> bool {
+        process::is_gone(self.pid, self.mark)
+    }
+
     /// Who it is, for messages.
     pub(crate) fn who(&self) -> String {
         format!("pid {} on {}", self.pid, self.host)
@@ -171,6 +181,7 @@ impl Page {
                 let host = r.take::<HOST>()?;
                 let len = host.iter().position(|&b| b == 0).unwrap_or(HOST);
                 e.host = String::from_utf8_lossy(host.get(..len)?).into_owned();
+                e.mark = r.u64()?;
                 Some((used == 1).then_some(e))
             })
             .collect::<Option<Vec<_>>>()?;
@@ -196,6 +207,10 @@ impl Page {
         let e = self.member(n).cloned();
         let used = u32::from(e.is_some());
         let e = e.unwrap_or_default();
+        let mut host = [0; HOST];
+        for (to, &from) in host.iter_mut().zip(e.host.as_bytes()) {
+            *to = from;
+        }
         record(&[
             &used.to_le_bytes(),
             &e.pid.to_le_bytes(),
@@ -205,7 +220,8 @@ impl Page {
             &e.seed.to_le_bytes(),
             &u32::from(e.clean).to_le_bytes(),
             &e.incarnation.to_le_bytes(),
-            e.host.as_bytes().get(..HOST).unwrap_or(e.host.as_bytes()),
+            &host,
+            &e.mark.to_le_bytes(),
         ])
     }
 
@@ -258,12 +274,28 @@ pub(crate) enum Look {
     Damaged,
 }
 
+impl Look {
+    /// Reads a ledger's file.
+    pub(crate) fn of(file: &dyn DiskFile) -> io::Result<Self> {
+        let bytes = read_bytes(file)?;
+        Ok(match Page::decode(&bytes) {
+            Some(p) => Self::Page(Box::new(p)),
+            None if bytes.iter().take(RECORD).all(|&b| b == 0) => Self::Empty,
+            None => Self::Damaged,
+        })
+    }
+}
+
 impl Ledger {
     pub(crate) fn new(disk: &Arc<dyn Disk>, root: &Path) -> Self {
         Self {
             disk: Arc::clone(disk),
             root: root.to_owned(),
         }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -286,12 +318,7 @@ impl Ledger {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Look::Empty),
             r => r?,
         };
-        let bytes = read_bytes(&*file)?;
-        Ok(match Page::decode(&bytes) {
-            Some(p) => Look::Page(Box::new(p)),
-            None if bytes.iter().take(RECORD).all(|&b| b == 0) => Look::Empty,
-            None => Look::Damaged,
-        })
+        Look::of(&*file)
     }
 
     /// Calls `change` with what is there, under the lock, and writes what it returns. `None` when the lock could not
@@ -313,8 +340,26 @@ impl Ledger {
         Ok(Some(answer))
     }
 
-    /// Takes the lock of member `n`: `None` while a live process holds it.
-    pub(crate) fn try_member(&self, n: u32) -> io::Result<Option<Box<dyn DiskFile>>> {
+    /// Whether member `n` lives, of whom this is written. To be called under the ledger's lock.
+    pub(crate) fn is_live(&self, n: u32, entry: Option<&Entry>) -> io::Result<bool> {
+        Ok(self.try_lock(n)?.is_none() && !entry.is_some_and(Entry::has_ended))
+    }
+
+    /// Takes the lock of member `n`, of whom this is written: `None` while it lives. To be called under the ledger's
+    /// lock.
+    pub(crate) fn take_member(&self, n: u32, entry: Option<&Entry>) -> io::Result<Option<Box<dyn DiskFile>>> {
+        let free = self.try_lock(n)?;
+        if free.is_some() || !entry.is_some_and(Entry::has_ended) {
+            return Ok(free);
+        }
+        // a child that it forked has the file and its lock: from now on that is no member's
+        match self.disk.remove_file(&self.dir().join(lock_name(n))) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => self.try_lock(n),
+        }
+    }
+
+    fn try_lock(&self, n: u32) -> io::Result<Option<Box<dyn DiskFile>>> {
         let path = self.dir().join(lock_name(n));
         let file = self.disk.open(&path, OpenMode::ReadWrite, false)?;
         Ok(file.try_lock()?.then_some(file))
@@ -409,6 +454,7 @@ mod tests {
             clean: true,
             incarnation: 9,
             host: "gpu-7".into(),
+            mark: 0,
         });
         p
     }
@@ -423,6 +469,17 @@ mod tests {
             let mut b = bytes.clone();
             b[byte] ^= 4;
             assert_eq!(Page::decode(&b), None, "byte {byte}");
+        }
+    }
+
+    #[test]
+    fn a_members_process_reads_back_beside_a_name_of_any_length() {
+        for host in ["", "gpu-7", &"h".repeat(HOST)] {
+            let mut p = sample();
+            if let Some(Some(e)) = p.member_mut(2) {
+                (e.mark, e.host) = (0x0123_4567_89ab_cdef, host.into());
+            }
+            assert_eq!(Page::decode(&p.encode()), Some(p), "{host:?}");
         }
     }
 

@@ -457,15 +457,15 @@ fn walked(k: &mut Keeper) -> Result<Survey> {
 /// Takes over what a dead member left: first into our journal, then the lease, then its files go.
 pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable> {
     let s = std::sync::Arc::clone(&k.shared);
-    let Some(_lock) = k.member.ledger.try_member(d.number)? else {
+    let ledger = k.member.ledger.clone();
+    let taken = k.member.change(|p| -> io::Result<_> {
+        let entry = p.member(d.number).filter(|e| e.incarnation == d.incarnation);
+        let lock = entry.map(|e| ledger.take_member(d.number, Some(e))).transpose()?;
+        Ok(lock.flatten().zip(entry.map(|e| e.lease)))
+    })?;
+    let Some((_lock, lease)) = taken.transpose()?.flatten() else {
         return Ok(());
     };
-    let same = k.member.change(|p| {
-        p.member(d.number)
-            .filter(|e| e.incarnation == d.incarnation)
-            .map(|e| e.lease)
-    })?;
-    let Some(Some(lease)) = same else { return Ok(()) };
     let mut r = journal::replay(&*s.disk, &s.params.root, d.number, s.params.fs_block)?;
     if !keys_are_known(&s, &r) {
         return Err(Unusable::Damaged(

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    io::{Disk, DiskFile, disk::FileKind},
+    io::{Disk, DiskFile, disk::FileKind, process},
 };
 
 /// Longest wait for the ledger when a root is opened.
@@ -70,25 +70,30 @@ pub(crate) fn join(j: &Joiner<'_>) -> Result<Joined> {
     });
     match done {
         Ok(Some(r)) => r,
-        Ok(None) => Err(Error::new(
-            ErrorKind::Busy,
-            "open root",
-            format!(
-                "{} is held by an operator command (kvweir trim, gc, import, verify --repair) or another process that \
-                 has had its ledger for {} s; open it again when that has ended",
-                j.root.display(),
-                OPEN_PATIENCE.as_secs()
-            ),
-        )),
+        Ok(None) => Err(held_by_another(j.root)),
         Err(e) => Err(unusable(&**j.disk, j.root, e)),
     }
 }
 
-/// Numbers whose locks live processes hold.
-fn living(ledger: &Ledger, numbers: impl Iterator<Item = u32>) -> io::Result<Vec<u32>> {
+/// The error of a ledger that could not be had.
+pub(crate) fn held_by_another(root: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        "open root",
+        format!(
+            "{} is held by an operator command (kvweir trim, gc, import, verify --repair) or another process that has had \
+             its ledger for {} s; open it again when that has ended",
+            root.display(),
+            OPEN_PATIENCE.as_secs()
+        ),
+    )
+}
+
+/// Those of `numbers` whose members live; `page` tells who they are.
+fn living(ledger: &Ledger, page: Option<&Page>, numbers: impl Iterator<Item = u32>) -> io::Result<Vec<u32>> {
     let mut live = Vec::new();
     for n in numbers {
-        if ledger.try_member(n)?.is_none() {
+        if ledger.is_live(n, page.and_then(|p| p.member(n)))? {
             live.push(n);
         }
     }
@@ -96,7 +101,7 @@ fn living(ledger: &Ledger, numbers: impl Iterator<Item = u32>) -> io::Result<Vec
 }
 
 /// Numbers that have a lock file.
-fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32>> {
+pub(crate) fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32>> {
     let mut out = Vec::new();
     disk.list(&root.join(STATE_DIR), &mut |name, _| {
         out.extend(name.to_str().and_then(lock_member));
@@ -115,7 +120,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         Some(p) => p.used().map(|(n, _)| n).collect(),
         None => with_lock_file(&**j.disk, j.root).map_err(fault)?,
     };
-    let live = living(ledger, numbers.into_iter()).map_err(fault)?;
+    let live = living(ledger, known.as_ref(), numbers.into_iter()).map_err(fault)?;
     let busy = |who: String, why: &str| {
         Err(Error::new(
             ErrorKind::Busy,
@@ -169,7 +174,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
     let candidates = dead_own.map_or_else(free, |n| vec![n]);
     let mut taken = None;
     for n in candidates {
-        if let Some(lock) = ledger.try_member(n).map_err(fault)? {
+        if let Some(lock) = ledger.take_member(n, page.member(n)).map_err(fault)? {
             taken = Some((n, lock));
             break;
         }
@@ -185,6 +190,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         want: 0,
         incarnation: old.incarnation.wrapping_add(1).max((j.nonce as u32) | 1),
         host: host_name(),
+        mark: process::mark(),
         ..old
     };
     let (incarnation, lease) = (entry.incarnation, entry.lease);
@@ -272,7 +278,7 @@ impl Member {
         // under the ledger's lock, as all looks at others' locks: no look is taken for a member
         let live = self.change_within(OPEN_PATIENCE, |p| {
             let others = p.used().map(|(n, _)| n).filter(|&n| n != number);
-            living(&self.ledger, others)
+            living(&self.ledger, Some(p), others)
         })?;
         if !live.transpose()?.is_some_and(|l| l.is_empty()) {
             return Ok(false);

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `settings.rs` | the settings and their checks |
 //! | `open.rs`, `load_root.rs`, `walk.rs`, `trim.rs`, `whose.rs` | opening a root: joining, journal or survey, sweep, trim, identity |
-//! | `ledger.rs`, `member.rs`, `keep.rs` | who owns how much of a root's bytes; the thread that settles that |
+//! | `around.rs` | whose bound an engine would break: members beside it, roots above and below |
+//! | `ledger.rs`, `member.rs`, `keep.rs`, `keeping.rs` | who owns how much of a root's bytes; the thread that settles that, and how it ends |
 //! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
@@ -13,13 +14,16 @@
 //! | `later.rs` | what the scheduler leaves to the workers |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `pieces.rs`, `probe.rs`, `progress.rs` | what workers do |
+//! | `abroad.rs` | the tier in a child of its process |
 //! | `guard.rs`, `bounce.rs` | deadlines, breaker, buffers: what a disk that hangs may hold up |
 //!
 //! Keeps I1 (reservations before bytes, directories counted), I2 (trailers compared before a block is good), I3
 //! (pins), I4 (each job reported once), I5 (slot guards held until I/O ends), I7 (events), I8 (the lock guards
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
+mod abroad;
 pub mod admin;
+mod around;
 #[cfg(feature = "testing")]
 mod bench;
 mod bounce;
@@ -29,6 +33,7 @@ mod guard;
 pub(crate) mod index;
 pub(crate) mod journal;
 mod keep;
+mod keeping;
 mod later;
 pub(crate) mod layout;
 mod leaves;
@@ -62,7 +67,7 @@ pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound};
 
 use self::{
     index::BATCH,
-    keep::End,
+    keeping::Keeping,
     load::LoadRun,
     open::{Opened, Parts},
     probe::Probe,
@@ -78,11 +83,12 @@ use crate::{
         Disk, OsDisk,
         engine::{EngineKind, Engines},
         pool::{Class, Pool},
+        process::Home,
     },
     metrics::TierStats,
     namespace::Namespace,
-    sync::{Bell, lock, thread::JoinHandle},
-    tier::{JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
+    sync::{Bell, lock},
+    tier::{Direction, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
 };
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.
@@ -91,8 +97,6 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Longest wait, when a tier is opened, for the walk of a root without a journal.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
-/// How often shutdown looks whether the keeper has ended.
-const KEEPER_LOOK: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for I/O that already runs.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -224,12 +228,15 @@ impl FsBuilder {
             shared,
             pool,
             keeper,
+            home: Home::here(),
+            refused: Vec::new(),
             asked: None,
         })
     }
 }
 
-/// A tier of files below one directory.
+/// A tier of files below one directory. In a child that is forked from the process that opened it every lookup misses,
+/// every job is reported [`Closed`](crate::ErrorKind::Closed), and nothing else is done.
 ///
 /// ```
 /// use kvweir::{fs::{FsBuilder, FsSettings}, namespace::{Identity, Namespace}, tier::{Lookup, RequestId, Tier}, Key};
@@ -244,7 +251,11 @@ impl FsBuilder {
 pub struct FsTier {
     shared: Arc<Shared>,
     pool: Pool,
-    keeper: Option<(JoinHandle<()>, Arc<End>)>,
+    keeper: Option<Keeping>,
+    /// The process that opened it.
+    home: Home,
+    /// Reports of jobs that were submitted in another.
+    refused: Vec<Report>,
     /// Who asked last, when, and how many more lookups of it may take that for now. Any other call ends it.
     asked: Option<(RequestId, Instant, usize)>,
 }
@@ -260,6 +271,9 @@ impl fmt::Debug for FsTier {
 impl FsTier {
     /// Heap bytes of index, policy and directory table, and those of them that hold full keys for events.
     pub fn index_memory(&self) -> (usize, usize) {
+        if self.is_surely_abroad() {
+            return (0, 0);
+        }
         let (index, policy, keys) = {
             let core = lock(&self.shared.core);
             let (index, keys) = core.index.memory_bytes();
@@ -275,7 +289,7 @@ impl FsTier {
 
     /// Whether stores still wait for a walk or trim begun at start.
     pub fn is_trimming(&self) -> bool {
-        lock(&self.shared.core).trimming
+        !self.is_surely_abroad() && lock(&self.shared.core).trimming
     }
 
     /// The directory, below the root, that holds this tier's blocks.
@@ -288,6 +302,9 @@ impl FsTier {
     /// as a miss.
     pub fn lookup_prefix(&mut self, keys: &[Key], req: RequestId) -> usize {
         let hits = self.pin_ahead(keys, req);
+        if self.is_abroad() {
+            return 0;
+        }
         let stats = &mut lock(&self.shared.core).stats;
         stats.lookup_hits += hits as u64;
         stats.lookup_misses += u64::from(hits < keys.len());
@@ -297,6 +314,9 @@ impl FsTier {
     /// As [`lookup_prefix`](Self::lookup_prefix), for keys that will be asked for soon, in any root: nothing is counted
     /// before [`count_hits`](Self::count_hits), and a key that is not pinned must be looked up when it is asked for.
     pub fn pin_ahead(&mut self, keys: &[Key], req: RequestId) -> usize {
+        if self.is_abroad() {
+            return 0;
+        }
         let s = &*self.shared;
         let all = keys.len();
         let mut fps = [Fingerprint(0); BATCH];
@@ -334,6 +354,9 @@ impl FsTier {
 
     /// Keys that [`pin_ahead`](Self::pin_ahead) pinned were asked for.
     pub fn count_hits(&mut self, hits: u64) {
+        if self.is_abroad() {
+            return;
+        }
         lock(&self.shared.core).stats.lookup_hits += hits;
     }
 
@@ -346,6 +369,9 @@ impl FsTier {
         blocks: usize,
         make: impl FnOnce() -> Result<Vec<StoreBlock>> + Send + 'static,
     ) {
+        if self.is_surely_abroad() {
+            return self.refuse_abroad(id, Direction::Store, blocks);
+        }
         self.asked = None;
         later::submit::<StoreRun>(&self.shared, &self.pool, (id, req), blocks, make);
     }
@@ -359,6 +385,9 @@ impl FsTier {
         blocks: usize,
         make: impl FnOnce() -> Result<Vec<LoadBlock>> + Send + 'static,
     ) {
+        if self.is_surely_abroad() {
+            return self.refuse_abroad(id, Direction::Load, blocks);
+        }
         self.asked = None;
         later::submit::<LoadRun>(&self.shared, &self.pool, (id, req), blocks, make);
     }
@@ -366,6 +395,9 @@ impl FsTier {
     /// The request is over: its pins are released now, and a worker marks the blocks that `keys` names, in prefix
     /// order, as used.
     pub fn finish_later(&mut self, req: RequestId, keys: impl FnOnce() -> Vec<Key> + Send + 'static) {
+        if self.is_surely_abroad() {
+            return;
+        }
         self.asked = None;
         self.end_request(req);
         later::touch(&self.shared, &self.pool, req, keys);
@@ -444,6 +476,9 @@ impl Tier for FsTier {
     }
 
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
+        if self.is_abroad() {
+            return Lookup::Miss;
+        }
         let now = self.asked_at(req);
         self.look_after(now);
         let s = &*self.shared;
@@ -485,18 +520,27 @@ impl Tier for FsTier {
     }
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
+        if self.is_surely_abroad() {
+            return reports.append(&mut self.refused);
+        }
         self.asked = None;
         self.look_after(self.shared.clock.now());
         reports.append(&mut lock(&self.shared.done));
     }
 
     fn touch(&mut self, keys: &[Key], req: RequestId) {
+        if self.is_surely_abroad() {
+            return;
+        }
         let s = &*self.shared;
         let fps: Vec<_> = keys.iter().map(|k| s.fingerprint(k)).collect();
         s.touch(req, &fps);
     }
 
     fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {
+        if self.is_surely_abroad() {
+            return;
+        }
         self.asked = None;
         self.end_request(req);
         let s = &*self.shared;
@@ -505,16 +549,25 @@ impl Tier for FsTier {
     }
 
     fn take_events(&mut self, events: &mut Vec<Event>) {
+        if self.is_surely_abroad() {
+            return;
+        }
         lock(&self.shared.core).events.take(events);
     }
 
     fn has_pending_work(&self) -> bool {
+        if self.is_abroad() {
+            return !self.refused.is_empty();
+        }
         // not what workers do: one that hangs has nothing to report
         let s = &*self.shared;
         s.guard.owes_reports() || !lock(&s.done).is_empty() || !lock(&s.probes).running.is_empty()
     }
 
     fn drain(&mut self) {
+        if self.is_surely_abroad() {
+            return;
+        }
         let g = &self.shared.guard;
         self.pool.cancel_queued(Class::Load);
         for look in 1u32.. {
@@ -532,6 +585,9 @@ impl Tier for FsTier {
     }
 
     fn shutdown(&mut self) {
+        if self.is_surely_abroad() {
+            return;
+        }
         if self.shared.stop.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -543,27 +599,15 @@ impl Tier for FsTier {
             // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
             tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
         }
-        if let Some((thread, end)) = self.keeper.take() {
-            if ended {
-                end.leave();
-            } else {
-                end.keep();
-            }
-            self.shared.keeper.ring();
-            let pause = Bell::default();
-            // by the waits themselves: the clock may stand still
-            let mut looks = SHUTDOWN_PATIENCE.as_millis() / KEEPER_LOOK.as_millis();
-            while !thread.is_finished() && looks > 0 {
-                pause.wait(pause.rings(), KEEPER_LOOK);
-                looks -= 1;
-            }
-            if thread.is_finished() {
-                let _ = thread.join();
-            }
+        if let Some(k) = &mut self.keeper {
+            k.end(ended);
         }
     }
 
     fn stats(&self) -> TierStats {
+        if self.is_surely_abroad() {
+            return TierStats::default();
+        }
         let s = &*self.shared;
         let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
@@ -575,6 +619,9 @@ impl Tier for FsTier {
 
 impl Drop for FsTier {
     fn drop(&mut self) {
+        if self.is_surely_abroad() {
+            return self.forget_all();
+        }
         self.shutdown();
     }
 }

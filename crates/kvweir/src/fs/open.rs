@@ -5,14 +5,16 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
+    around::{enter_unbounded, refuse_above, refuse_below},
     bounce::Bounce,
     core::{Core, weight},
     dirs::Dirs,
     guard::Guard,
     index::Index,
-    keep::{End, Keeper},
+    keep::Keeper,
+    keeping::{End, Keeping},
     layout::first_temp,
-    member::{Joined, Joiner, Member, join},
+    member::{Joined, Joiner, Member, Start, join},
     progress::Meter,
     settings::{FsSettings, Layout, PACK_BELOW, min_pack_bound},
     shared::{Params, Shared},
@@ -33,9 +35,7 @@ use crate::{
     sync::{
         Bell, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64},
-        lock,
-        thread::{self, JoinHandle},
-        wait_while,
+        lock, wait_while,
     },
 };
 
@@ -47,7 +47,7 @@ pub(crate) const CONFIG_FILE: &str = "config.json";
 /// A root that is open.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) keeper: Option<(JoinHandle<()>, Arc<End>)>,
+    pub(crate) keeper: Option<Keeping>,
 }
 
 /// How far the keeper is.
@@ -97,13 +97,17 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     settings.validate(block_len)?;
     let began = clock.now();
     let root = settings.root.clone();
+    let bound = settings.max_bytes.filter(|_| !settings.read_only);
+    if !settings.read_only {
+        refuse_above(&disk, &root, bound.is_some())?;
+    }
     make_root(&*disk, &root, settings.read_only)?;
     let space = disk
         .space(&root)
         .map_err(|e| Error::io("ask for space", root.display(), e))?;
     let nonce = nonce(&*clock, &root);
-    let joined = match settings.max_bytes.filter(|_| !settings.read_only) {
-        Some(bound) => Some(join(&Joiner {
+    let joined = match bound {
+        Some(bound) => Some(enter(&Joiner {
             disk: &disk,
             root: &root,
             bound,
@@ -113,6 +117,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         })?),
         None => {
             if !settings.read_only {
+                enter_unbounded(&disk, &root)?;
                 tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
             }
             None
@@ -181,6 +186,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         bell,
         direct: AtomicBool::new(settings.direct),
         stop: AtomicBool::new(false),
+        gave_way: AtomicBool::new(false),
         temp_counter: AtomicU64::new(first),
         nonces: AtomicU64::new(nonce),
         probes: Mutex::default(),
@@ -197,11 +203,6 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     if keeper.is_some()
         && let Some(e) = wait_open(&shared, patience)
     {
-        if let Some((thread, end)) = keeper {
-            end.leave();
-            shared.keeper.ring();
-            let _ = thread.join();
-        }
         return Err(e);
     }
     let seconds = shared.clock.now().since(began).as_secs_f64();
@@ -216,6 +217,18 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         );
     }
     Ok(Opened { shared, keeper })
+}
+
+/// Joins a root that lies neither below another nor above one.
+fn enter(j: &Joiner<'_>) -> Result<Joined> {
+    refuse_below(j.disk, j.root)?;
+    let joined = join(j)?;
+    if joined.start == Start::Walk {
+        // who became one at the same time sees us, or we see it
+        refuse_above(j.disk, j.root, true)?;
+        refuse_below(j.disk, j.root)?;
+    }
+    Ok(joined)
 }
 
 /// Whether new blocks are packed; says why.
@@ -244,14 +257,13 @@ fn choose_layout(
 }
 
 /// Starts the keeper.
-fn keep(shared: &Arc<Shared>, j: Joined) -> Result<(JoinHandle<()>, Arc<End>)> {
-    let end = Arc::new(End::default());
-    let keeper = Keeper {
+fn keep(shared: &Arc<Shared>, j: Joined) -> Result<Keeping> {
+    Keeping::start(Keeper {
         shared: Arc::clone(shared),
         member: j.member,
         start: j.start,
         alone: j.alone,
-        end: Arc::clone(&end),
+        end: Arc::new(End::default()),
         followers: Default::default(),
         dead: Default::default(),
         unusable: Default::default(),
@@ -259,12 +271,8 @@ fn keep(shared: &Arc<Shared>, j: Joined) -> Result<(JoinHandle<()>, Arc<End>)> {
         compact_now: false,
         other_walks: false,
         ledger_told: false,
-    };
-    let thread = thread::Builder::new()
-        .name("kvweir-keeper".into())
-        .spawn(move || keeper.run())
-        .map_err(|e| Error::io("start the keeper", "thread", e))?;
-    Ok((thread, end))
+        lost: false,
+    })
 }
 
 /// Waits until the root is loaded, or a walk has taken `patience`, or a large trim begins. Returns why it failed.

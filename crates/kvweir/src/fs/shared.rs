@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     /// Whether direct I/O is worth trying on this file system.
     pub(crate) direct: AtomicBool,
     pub(crate) stop: AtomicBool,
+    /// Whether this tier, which has no bound, stopped to store for those who have one.
+    pub(crate) gave_way: AtomicBool,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
     /// Where new blocks are packed; `None`: each gets a file.

@@ -113,6 +113,10 @@ impl StoreRun {
 
     fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {
         let (key, fp) = (self.keys.get(unit)?, *self.fps.get(unit)?);
+        if self.shared.gives_way() {
+            lock(&self.shared.core).stats.refused(RefuseReason::ReadOnly, 1);
+            return Some(BlockOutcome::Failed(ErrorKind::Closed));
+        }
         let at = Location::of(key);
         let (mut checked, mut replaced) = (false, false);
         let (id, granted) = loop {

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod fault;
 pub mod os;
 pub mod pool;
+pub mod process;
 pub mod region;
 mod sched;
 #[cfg(any(test, feature = "testing"))]

@@ -9,6 +9,8 @@ use std::{
         unix::fs::{DirBuilderExt, OpenOptionsExt},
     },
     path::Path,
+    // of the standard library, since nobody waits for it
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -44,7 +46,20 @@ const REMOTE: [u32; 18] = [
 pub struct OsDisk;
 
 #[derive(Debug)]
-struct OsFile(File);
+struct OsFile {
+    file: File,
+    /// The process that took the lock; 0: none did.
+    locked_by: AtomicU32,
+}
+
+impl Drop for OsFile {
+    fn drop(&mut self) {
+        // a child forked meanwhile has the file open too, and would keep the lock; what it lets go of is not its own
+        if self.locked_by.load(Relaxed) == std::process::id() {
+            let _ = self.file.unlock();
+        }
+    }
+}
 
 /// The id of this machine's current boot; zeros where the system does not tell.
 pub fn boot_id() -> [u8; 16] {
@@ -78,7 +93,12 @@ impl Disk for OsDisk {
             }
             r => r,
         }
-        .map(|f| Box::new(OsFile(f)) as Box<dyn DiskFile>)
+        .map(|file| {
+            Box::new(OsFile {
+                file,
+                locked_by: AtomicU32::new(0),
+            }) as Box<dyn DiskFile>
+        })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -156,16 +176,16 @@ fn convert(s: &rustix::fs::Stat) -> Stat {
 
 impl DiskFile for OsFile {
     fn read_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        Ok(rustix::io::preadv(&self.0, bufs, offset)?)
+        Ok(rustix::io::preadv(&self.file, bufs, offset)?)
     }
 
     fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        Ok(rustix::io::pwritev(&self.0, bufs, offset)?)
+        Ok(rustix::io::pwritev(&self.file, bufs, offset)?)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
         Ok(rustix::fs::fallocate(
-            &self.0,
+            &self.file,
             rustix::fs::FallocateFlags::empty(),
             0,
             len,
@@ -173,43 +193,54 @@ impl DiskFile for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn stat(&self) -> io::Result<Stat> {
-        Ok(convert(&rustix::fs::fstat(&self.0)?))
+        Ok(convert(&rustix::fs::fstat(&self.file)?))
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match self.0.try_lock() {
-            Ok(()) => Ok(true),
+        match self.file.try_lock() {
+            Ok(()) => {
+                self.locked_by.store(std::process::id(), Relaxed);
+                Ok(true)
+            }
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(e)) => Err(e),
         }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.0, flags, offset, len)?)
+        Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
     }
 
     fn set_modified(&self, unix_ns: u64) -> io::Result<()> {
-        self.0.set_modified(UNIX_EPOCH + Duration::from_nanos(unix_ns))
+        self.file.set_modified(UNIX_EPOCH + Duration::from_nanos(unix_ns))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.file.as_fd())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        cell::RefCell,
+        io::{Read as _, Write as _},
+    };
+
     use super::*;
-    use crate::io::disk::{read_full, write_full};
+    use crate::io::{
+        disk::{read_full, write_full},
+        process::{fork, wait_for},
+    };
 
     #[test]
     fn files_are_private_exclusive_and_read_back_whole() {
@@ -251,5 +282,31 @@ mod tests {
     #[test]
     fn a_file_system_of_the_kernel_itself_is_not_remote() {
         assert!(!OsDisk.is_remote(Path::new("/proc")) && !OsDisk.is_remote(Path::new("/no/such/place")));
+    }
+
+    #[test]
+    fn a_lock_ends_with_its_handle_though_a_child_has_the_file_open() {
+        // once whoever forked while a keeper had the ledger left it locked for as long as the child lived
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            OsDisk
+                .open(&dir.path().join("f"), OpenMode::ReadWrite, false)
+                .unwrap()
+        };
+        let file = open();
+        assert!(file.try_lock().unwrap());
+        let (hear, mut say) = std::io::pipe().unwrap();
+        let pid = fork(|| i32::from((&hear).read_exact(&mut [0]).is_err()));
+        assert!(!open().try_lock().unwrap());
+        drop(file);
+        assert!(open().try_lock().unwrap(), "the child has it");
+        // and a child that lets go of its parent's file leaves the parent its lock
+        let file = RefCell::new(Some(open()));
+        assert!(file.borrow().as_ref().unwrap().try_lock().unwrap());
+        let other = fork(|| i32::from(file.take().is_none()));
+        assert_eq!(wait_for(other.unwrap()).unwrap(), Some(0));
+        assert!(!open().try_lock().unwrap());
+        say.write_all(b"!").unwrap();
+        assert_eq!(wait_for(pid.unwrap()).unwrap(), Some(0));
     }
 }

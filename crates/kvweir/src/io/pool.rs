@@ -299,6 +299,11 @@ impl Pool {
         ended
     }
 
+    /// Forgets the workers: this process has no such threads.
+    pub(crate) fn forget(&mut self) {
+        self.workers.drain(..).for_each(std::mem::forget);
+    }
+
     /// Waits until nothing waits or runs, at most `patience`; returns whether that is so.
     pub fn wait_idle(&self, patience: Duration) -> bool {
         let busy = |q: &mut Queues| q.load_units + q.store_units + q.running > 0;

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod around;
+#[cfg(test)]
 mod broken;
 #[cfg(test)]
 mod broken_errors;
@@ -10,6 +12,8 @@ mod broken_errors;
 mod broken_os;
 #[cfg(test)]
 mod broken_two;
+#[cfg(test)]
+mod claim;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]

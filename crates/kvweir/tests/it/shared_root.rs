@@ -318,7 +318,7 @@ fn a_root_that_another_process_makes_at_the_same_moment_is_opened() {
     std::fs::create_dir(root.path()).unwrap();
     let disk = Arc::new(FaultDisk::new(Arc::new(OsDisk)));
     // it is not there when it is looked for, and there when it is to be made
-    disk.add(Rule::new(Op::Stat, Fault::Errno(2)).times(1));
+    disk.add(Rule::new(Op::Stat, Fault::Errno(2)).path("/kv").times(1));
     let builder = FsBuilder::new(root.settings(8 << 20), ns("model"), LEN);
     let mut c = client(builder.disk(disk));
     store(&mut c, &keys(0..3));

@@ -1,5 +1,6 @@
 //! Who holds a root. Locks decide: each live member of a bounded root holds `.kvweir/member-<nn>.lock`, and whoever
-//! changes the ledger holds the ledger's own. What the ledger says of a member is for people. Stock tiers, and
+//! changes the ledger holds the ledger's own. What the ledger says of a member is for people, but that a process which
+//! has ended holds nothing, though a child that it forked may still have the lock. Stock tiers, and
 //! unbounded tiers of ours, hold no lock and cannot be seen here.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::{
     super::{
         journal::STATE_DIR,
-        ledger::{Ledger, Look, Page, lock_member, lock_name, lock_within},
+        ledger::{Entry, Ledger, Look, Page, lock_member, lock_name, lock_within},
     },
     Admin,
 };
@@ -35,7 +36,7 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// Its host.
     pub host: Option<String>,
-    /// Whether it lives: its lock is held. `None` if that cannot be found out.
+    /// Whether it lives: its lock is held, and its process has not ended. `None` if that cannot be found out.
     pub live: Option<bool>,
 }
 
@@ -125,7 +126,10 @@ impl Admin {
             let live = match self.disk.open(&lock, OpenMode::Read, false) {
                 Err(e) if classify(&e) == IoClass::Gone => Some(false),
                 Err(_) => None,
-                Ok(f) => f.try_lock().ok().map(|free| !free),
+                Ok(f) => f
+                    .try_lock()
+                    .ok()
+                    .map(|free| !free && !entry.is_some_and(Entry::has_ended)),
             };
             if entry.is_some() || live != Some(false) {
                 seen.holders.push(Holder {

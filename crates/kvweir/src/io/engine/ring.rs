@@ -121,6 +121,10 @@ impl RingEngine {
         let Some(ring) = self.ring.as_mut() else {
             return Ok(());
         };
+        if ring.broken {
+            // a batch ended in a panic, and left operations behind whose memory is gone
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         if !ring.is_mine()? {
             *ring = Ring::new(self.depth)?;
             if self.fixed.as_ref().is_some_and(|f| f.enter(&ring.io).is_err()) {

@@ -424,6 +424,46 @@ fn a_ring_that_breaks_leaves_its_runs_to_plain_calls() {
 }
 
 #[test]
+fn what_a_panic_left_in_a_ring_is_never_handed_over() {
+    // once the next batch handed over an operation of the last one, whose memory was gone
+    let Some(mut engine) = ring(4) else { return };
+    let bytes = noise(6, 5000);
+    let file = mem_file(&bytes);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(engine.ring_of_test());
+    let null = std::fs::File::open("/dev/null").unwrap();
+    #[expect(unsafe_code, reason = "takes the ring's descriptor away for a while")]
+    // SAFETY: the descriptor stays open, as another file; the ring lives on behind its double.
+    let own = unsafe {
+        let own = libc::dup(fd);
+        assert_eq!(libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), fd), fd);
+        own
+    };
+    let mut left = vec![0; 100];
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // the first lies in the queue when the second, which is empty, is told
+        let mut batch = [ReadRun::new(&file, 0).with(&mut left), ReadRun::new(&file, 0)];
+        engine.read_each(&mut batch, &mut |_, n| assert_eq!(n, 0, "on purpose"));
+    }));
+    assert!(panicked.is_err());
+    #[expect(unsafe_code, reason = "gives the ring its descriptor back")]
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(libc::dup2(own, fd), fd);
+        libc::close(own);
+    }
+    let runs = [(1000, vec![100]), (2000, vec![100])];
+    for ((at, _), (got, result)) in runs.iter().zip(read(&mut engine, &file, &runs)) {
+        assert_eq!(result.unwrap(), 100);
+        assert!(got == bytes[*at as usize..][..100]);
+    }
+    assert!(
+        left.iter().all(|&b| b == 0),
+        "an operation of the batch that panicked ran"
+    );
+    assert_eq!((engine.name(), engine.tally().called), ("threads", 2));
+}
+
+#[test]
 fn many_small_transfers_of_many_threads_arrive() {
     let seed = std::env::var("KVWEIR_SEED").map_or(7, |s| s.parse().unwrap());
     eprintln!("KVWEIR_SEED={seed}");
