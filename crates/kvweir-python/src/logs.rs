@@ -4,9 +4,10 @@
 use std::{
     collections::VecDeque,
     fmt::Write as _,
-    sync::{Mutex, Once, PoisonError},
+    sync::{Mutex, MutexGuard, Once, PoisonError},
 };
 
+use kvweir::io::process::forks;
 use pyo3::prelude::*;
 use tracing::{
     Event, Level, Subscriber,
@@ -17,8 +18,16 @@ use tracing_subscriber::{Layer, layer::Context, prelude::*};
 /// Most records kept; the oldest go first.
 const KEPT: usize = 1000;
 
-static RECORDS: Mutex<VecDeque<(u8, String)>> = Mutex::new(VecDeque::new());
+/// By forks: a lock that a thread held when its process forked is held for ever in the child, and what lies there is
+/// its parent's to tell.
+static RECORDS: [Mutex<VecDeque<(u8, String)>>; 8] = [const { Mutex::new(VecDeque::new()) }; 8];
 static INIT: Once = Once::new();
+
+/// Those of this process; `None` after more forks than anybody makes.
+fn records() -> Option<MutexGuard<'static, VecDeque<(u8, String)>>> {
+    let own = RECORDS.get(usize::try_from(forks()).ok()?)?;
+    Some(own.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 struct Keep;
 
@@ -51,7 +60,7 @@ impl<S: Subscriber> Layer<S> for Keep {
             Level::WARN => 30,
             _ => 20,
         };
-        let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut records) = records() else { return };
         if records.len() >= KEPT {
             records.pop_front();
         }
@@ -62,11 +71,7 @@ impl<S: Subscriber> Layer<S> for Keep {
 /// Takes the log records since the last call: level as in `logging`, text.
 #[pyfunction]
 fn take_logs() -> Vec<(u8, String)> {
-    RECORDS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .drain(..)
-        .collect()
+    records().map_or_else(Vec::new, |mut r| r.drain(..).collect())
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

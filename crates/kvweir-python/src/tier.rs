@@ -1,6 +1,7 @@
 //! The file tier over memory of the caller. Calls of the scheduler are short and keep the interpreter's lock: to get it
 //! back from a busy Python thread takes 5 ms, more than ten times what submitting 2,048 blocks does. Opening, draining
-//! and closing release it.
+//! and closing release it. In a child of the process that opened a tier, lookups of it miss, submissions raise
+//! `ClosedError`, and every other call does nothing.
 
 use std::{
     path::PathBuf,
@@ -12,7 +13,7 @@ use kvweir::{
     Key,
     events::{Event, EventKind},
     fs::{FsBuilder, FsSettings, FsTier as Engine},
-    io::{Region, pool::PoolSize},
+    io::{Region, pool::PoolSize, process::Home},
     metrics::{EvictReason, RefuseReason, TierStats},
     namespace::Namespace,
     tier::{BlockOutcome, Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
@@ -50,6 +51,8 @@ struct State {
 /// A bounded file tier over a writable buffer of rows.
 #[pyclass(frozen, module = "kvweir._kvweir")]
 struct FsTier {
+    /// Elsewhere no lock is touched: a thread that is not there may hold it.
+    home: Home,
     state: Mutex<State>,
     /// Released after the engine, which may still touch it.
     view: Mutex<Option<View>>,
@@ -76,6 +79,9 @@ impl Drop for FsTier {
         // forgotten by its owner: the same care as at shutdown, without an interpreter to raise into
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(mut o) = state.open.take() else { return };
+        if self.home.is_surely_elsewhere() {
+            return std::mem::forget(o);
+        }
         o.engine.shutdown();
         if !(0..o.region.num_slots()).all(|slot| o.region.is_free(slot)) {
             std::mem::forget(self.view.get_mut().unwrap_or_else(PoisonError::into_inner).take());
@@ -88,6 +94,21 @@ impl Drop for FsTier {
 type Ended = (u64, bool, Vec<bool>, usize, u64, f64, f64);
 
 impl FsTier {
+    /// Whether this is a child of the process that opened the tier, which is said once.
+    fn is_abroad(&self, py: Python<'_>) -> bool {
+        let abroad = self.home.is_elsewhere();
+        if abroad && self.home.is_news() {
+            let text = self.home.told_elsewhere("tier");
+            let told = py
+                .import("logging")
+                .and_then(|l| l.call_method1("getLogger", ("vllm.kvweir",)))
+                .and_then(|l| l.call_method1("error", ("%s", text)));
+            // whoever logs may fail; a call that does nothing does not
+            drop(told);
+        }
+        abroad
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +125,10 @@ impl FsTier {
         state
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
+    fn with<R>(&self, py: Python<'_>, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
+        if self.is_abroad(py) {
+            return Err(ClosedError::new_err(self.home.told_elsewhere("tier")));
+        }
         self.other()
             .engine()
             .map(f)
@@ -297,6 +321,7 @@ impl FsTier {
             events: Vec::new(),
         };
         Ok(Self {
+            home: Home::here(),
             state: Mutex::new(State {
                 open: Some(open),
                 ..State::default()
@@ -309,19 +334,22 @@ impl FsTier {
     }
 
     /// The directory that holds the blocks.
-    fn namespace_dir(&self) -> PyResult<PathBuf> {
-        self.with(|o| o.engine.namespace_dir().to_owned())
+    fn namespace_dir(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        self.with(py, |o| o.engine.namespace_dir().to_owned())
     }
 
     /// How new blocks are laid out: `fs` or `pack`.
-    fn layout(&self) -> PyResult<&'static str> {
-        self.with(|o| o.engine.layout().as_str())
+    fn layout(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.with(py, |o| o.engine.layout().as_str())
     }
 
     /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.
     /// Never raises: what is no key, or comes without a request, is a miss.
     fn lookup(&self, key: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> Py<PyAny> {
         let [miss, hit, retry] = &self.answers;
+        if self.is_abroad(key.py()) {
+            return miss.clone_ref(key.py());
+        }
         let (Ok(key), Some((mut state, req))) = (key.cast::<PyBytes>(), self.asking(context)) else {
             return miss.clone_ref(key.py());
         };
@@ -356,7 +384,7 @@ impl FsTier {
         positions: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, positions)?;
-        self.with(|o| {
+        self.with(keys.py(), |o| {
             let region = o.region.clone();
             let block = move |key, slot| region.read(slot).map(|slot| StoreBlock { key, slot });
             o.engine
@@ -375,7 +403,7 @@ impl FsTier {
         slots: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, None)?;
-        self.with(|o| {
+        self.with(keys.py(), |o| {
             let region = o.region.clone();
             let block = move |key, slot| region.write(slot).map(|slot| LoadBlock { key, slot });
             o.engine
@@ -386,7 +414,10 @@ impl FsTier {
     }
 
     /// The jobs that ended since the last call.
-    fn poll(&self) -> Vec<Ended> {
+    fn poll(&self, py: Python<'_>) -> Vec<Ended> {
+        if self.is_abroad(py) {
+            return Vec::new();
+        }
         let mut state = self.other();
         let Some(o) = state.engine() else {
             return Vec::new();
@@ -396,13 +427,19 @@ impl FsTier {
     }
 
     /// Whether jobs wait, run, or were not polled yet.
-    fn has_pending_work(&self) -> bool {
+    fn has_pending_work(&self, py: Python<'_>) -> bool {
+        if self.is_abroad(py) {
+            return false;
+        }
         let state = self.lock();
         state.open.as_ref().is_some_and(|o| o.engine.has_pending_work())
     }
 
     /// The request used `keys`, in prefix order.
     fn touch(&self, req: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_abroad(keys.py()) {
+            return Ok(());
+        }
         let (names, _) = Names::known(keys)?;
         if let Some(o) = self.other().engine() {
             let keys: Vec<Key> = names.keys().collect();
@@ -413,6 +450,9 @@ impl FsTier {
 
     /// The request is over; `keys` are its blocks, in prefix order or by position.
     fn finish(&self, req: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_abroad(keys.py()) {
+            return Ok(());
+        }
         self.remember(None);
         let (names, positions) = Names::known(keys)?;
         if let Some(o) = self.lock().engine() {
@@ -424,6 +464,9 @@ impl FsTier {
 
     /// Residency changes since the last call: whether removed, and the keys, oldest first.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Vec<(bool, Vec<Bound<'py, PyBytes>>)>> {
+        if self.is_abroad(py) {
+            return Ok(Vec::new());
+        }
         let mut state = self.lock();
         let Some(o) = state.open.as_mut() else {
             return Ok(Vec::new());
@@ -443,6 +486,9 @@ impl FsTier {
 
     /// Waits until nothing runs; what waits is cancelled and reported.
     fn drain(&self, py: Python<'_>) {
+        if self.is_abroad(py) {
+            return;
+        }
         py.detach(|| {
             if let Some(o) = self.other().engine() {
                 o.engine.drain();
@@ -452,6 +498,9 @@ impl FsTier {
 
     /// Numbers by name; reasons are dictionaries.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.is_abroad(py) {
+            return stats_dict(py, &TierStats::default());
+        }
         let now = self.lock().engine().map(|o| o.engine.stats());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(s) = now {
@@ -462,6 +511,9 @@ impl FsTier {
 
     /// Ends running I/O, cancels the rest, releases pins and the memory. Further calls find nothing.
     fn shutdown(&self, py: Python<'_>) -> PyResult<Vec<Ended>> {
+        if self.is_abroad(py) {
+            return Ok(Vec::new());
+        }
         self.remember(None);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (ended, quiet) = py.detach(|| {

@@ -3,6 +3,7 @@
 Needs a Python environment with vLLM; skipped in others, where ``test_engine.py`` still shows the worker in an engine.
 """
 
+import os
 import random
 import threading
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
+from child import in_child  # noqa: E402
 from kvweir.vllm.cpu import CpuCopyWorker  # noqa: E402
 
 BLOCKS, CHUNKS = 64, 40
@@ -123,3 +125,60 @@ def test_shutdown_ends_what_was_submitted_and_the_thread() -> None:
     worker.shutdown()
     assert sorted(r.job_id for r in worker.get_finished()) == list(range(500))
     assert not [t for t in threading.enumerate() if t.name == "kvweir-cpu-copy"]
+
+
+def test_what_is_submitted_after_the_end_is_reported_failed_once() -> None:
+    """Once it lay in a queue that nobody read: never reported, and whoever waited for it waited for ever."""
+    worker, kv, _ = made(1)
+    host = SimpleNamespace(block_ids=torch.arange(2, dtype=torch.int32).numpy())
+    worker.shutdown()
+    before = [t.tensor.clone() for t in kv.tensors]
+    assert worker.submit_store(1, spec([[4, 5], []], [0, 0]), host)
+    assert worker.submit_load(2, host, spec([[4, 5], []], [0, 0]))
+    assert worker.submit_load(3, host, spec([[4, 5], []], [0, 0]), expedited=True)
+    waits = threading.Thread(target=worker.wait, args=({1, 2, 3},), daemon=True)
+    waits.start()
+    waits.join(10)
+    assert not waits.is_alive()
+    assert [(r.job_id, r.success) for r in worker.get_finished()] == [(1, False), (2, False), (3, False)]
+    assert worker.get_finished() == []
+    assert all(torch.equal(a, t.tensor) for a, t in zip(before, kv.tensors, strict=True))
+
+
+def test_jobs_submitted_while_the_worker_ends_are_all_reported() -> None:
+    for _ in range(20):
+        worker, _, _ = made(1)
+        host = SimpleNamespace(block_ids=torch.arange(2, dtype=torch.int32).numpy())
+        ends = threading.Thread(target=worker.shutdown)
+        for job in range(20):
+            if job == 10:
+                ends.start()
+            assert worker.submit_store(job, spec([[4, 5], []], [0, 0]), host)
+        ends.join()
+        worker.wait(set(range(20)))
+        done = worker.get_finished()
+        assert sorted(r.job_id for r in done) == list(range(20))
+        assert sum(r.success for r in done) >= 10
+
+
+def test_a_forked_child_copies_nothing_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    worker, _, region = made(1)
+    host = SimpleNamespace(block_ids=torch.arange(2, dtype=torch.int32).numpy())
+
+    def calls() -> None:
+        assert worker.submit_store(1, spec([[4, 5], []], [0, 0]), host)
+        worker.wait({1})
+        assert [(r.job_id, r.success) for r in worker.get_finished()] == [(1, False)]
+        worker.shutdown()
+        worker.shutdown()
+        assert region.cleaned == 0
+        assert [r.message for r in caplog.records if "was forked" in r.message] == [
+            f"pid {os.getpid()} was forked from pid {os.getppid()}, which copies blocks: here every job fails"
+        ]
+
+    with worker._state, worker._gate:  # as if the thread had them when the process forked
+        assert in_child(calls) == 0
+    assert worker.submit_store(1, spec([[4, 5], []], [0, 0]), host)
+    worker.wait({1})
+    worker.shutdown()
+    assert region.cleaned == 1

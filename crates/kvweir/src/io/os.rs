@@ -295,7 +295,7 @@ mod tests {
         };
         let file = open();
         assert!(file.try_lock().unwrap());
-        let (hear, mut say) = std::io::pipe().unwrap();
+        let (hear, mut say) = io::pipe().unwrap();
         let pid = fork(|| i32::from((&hear).read_exact(&mut [0]).is_err()));
         assert!(!open().try_lock().unwrap());
         drop(file);

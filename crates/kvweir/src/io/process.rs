@@ -80,6 +80,13 @@ impl Home {
     }
 }
 
+/// How many forks lie between the first process and this one, of those since it was first asked for: what one process
+/// holds under this number, none that it was forked from can have locked.
+pub fn forks() -> u32 {
+    counts_forks();
+    FORKS.load(Relaxed)
+}
+
 /// Has forks counted from now on; whether they are.
 fn counts_forks() -> bool {
     static ASKED: Once = Once::new();

@@ -6,11 +6,13 @@ lock released. Scheduler, primary tier and secondary tiers are vLLM's own. On ot
 
 Why a thread is allowed: a store is submitted after the step that computed its blocks, and vLLM waits for it (``wait``)
 before the blocks get other content; a load's blocks belong to a request that does not run before the load is reported.
-One thread and one queue keep the order in which jobs were submitted.
+One thread and one queue keep the order in which jobs were submitted. A job that is submitted after the end is reported
+failed.
 """
 
 import inspect
 import logging
+import os
 import queue
 import threading
 import time
@@ -87,6 +89,10 @@ class CpuCopyWorker(OffloadingWorker):
             view = make_view(page * blocks_per_chunk)
             self._cache.append(_Pages(rows.data_ptr(), rows.stride(0), page, 1))
             self._host.append(_Pages(view.data_ptr(), view.stride(0), page, blocks_per_chunk))
+        self._home = os.getpid()
+        # results of jobs that were submitted in a child of this process; `None` until it was said that nothing is done
+        self._elsewhere: list[TransferResult] | None = None
+        self._gate = threading.Lock()
         self._state = threading.Condition()
         self._running: set[int] = set()
         self._done: list[TransferResult] = []
@@ -104,33 +110,60 @@ class CpuCopyWorker(OffloadingWorker):
 
     def get_finished(self) -> list[TransferResult]:
         """The jobs that ended since the last call."""
+        if self._is_elsewhere():
+            done, self._elsewhere = self._elsewhere or [], []
+            return done
         with self._state:
             done, self._done = self._done, []
         return done
 
     def wait(self, job_ids: Iterable[int]) -> None:
         """Returns when none of the jobs is under way; they are reported by ``get_finished`` all the same."""
+        if self._is_elsewhere():
+            return
         wanted = set(job_ids)
         with self._state:
             self._state.wait_for(lambda: not (wanted & self._running))
 
     def shutdown(self) -> None:
         """Ends the jobs under way, then lets go of the memory. A second call does nothing."""
-        region, self._region = self._region, None
-        if region is None:
+        if self._is_elsewhere():
             return
-        self._jobs.put(None)
+        # nobody submits between the last job and the end
+        with self._gate:
+            region, self._region = self._region, None
+            if region is None:
+                return
+            self._jobs.put(None)
         self._thread.join()
         self._held.clear()
         region.cleanup()
 
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a child of the process that made the worker: the thread and what it locked stayed there."""
+        elsewhere = os.getpid() != self._home
+        if elsewhere and self._elsewhere is None:
+            self._elsewhere = []
+            logger.error(
+                "pid %d was forked from pid %d, which copies blocks: here every job fails", os.getpid(), self._home
+            )
+        return elsewhere
+
     def _submit(self, job: _Copy, now: bool) -> bool:
-        with self._state:
-            self._running.add(job.job_id)
-        if now:
-            self._copy(job)
-        else:
-            self._jobs.put(job)
+        if self._is_elsewhere():
+            assert self._elsewhere is not None
+            self._elsewhere.append(_result(job, good=False, seconds=0.0))
+            return True
+        with self._gate:
+            if self._region is None:
+                self._report(_result(job, good=False, seconds=0.0))
+            else:
+                with self._state:
+                    self._running.add(job.job_id)
+                if now:
+                    self._copy(job)
+                else:
+                    self._jobs.put(job)
         return True
 
     def _run(self) -> None:
@@ -146,14 +179,11 @@ class CpuCopyWorker(OffloadingWorker):
         except Exception:
             logger.exception("copying job %d failed", job.job_id)
             good = False
-        result = TransferResult(
-            job_id=job.job_id,
-            success=good,
-            transfer_size=job.size,
-            transfer_time=time.perf_counter() - started,
-        )
+        self._report(_result(job, good, time.perf_counter() - started))
+
+    def _report(self, result: TransferResult) -> None:
         with self._state:
-            self._running.discard(job.job_id)
+            self._running.discard(result.job_id)
             self._done.append(result)
             self._state.notify_all()
 
@@ -184,6 +214,10 @@ class CpuCopyWorker(OffloadingWorker):
                 f"{len(cache_spec.block_ids)} in {len(chunk_ids)} came"
             )
         return _Copy(job_id, parts)
+
+
+def _result(job: _Copy, good: bool, seconds: float) -> TransferResult:
+    return TransferResult(job_id=job.job_id, success=good, transfer_size=job.size, transfer_time=seconds)
 
 
 def _by_block(tensor: torch.Tensor, page: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ Every call comes under the manager's lock and returns at once; nothing raises in
 
 import json
 import logging
+import os
 import time
 from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
@@ -77,6 +78,7 @@ class KvweirTier(SecondaryTierManager):
         self._failed_at_once: list[Any] = []
         self._reporter = metrics.Reporter(labels.label(offloading_spec, self, tier_type, stanza))
         self._next_stats = 0.0
+        self._home = os.getpid()
         self._forward_logs()
 
     def _open(self, rows_of_bytes: memoryview, settings: FsSettings, mapper: Any) -> FsTier:
@@ -136,7 +138,8 @@ class KvweirTier(SecondaryTierManager):
 
     def _not_submitted(self, job: Any, load: bool) -> None:
         """A call after shutdown, or odd rows: reported as failed, never raised into the engine."""
-        logger.exception("job %s could not be submitted", job.job_id)
+        if not self._is_elsewhere():
+            logger.exception("job %s could not be submitted", job.job_id)
         self.has_pending_work = lambda: True  # type: ignore[method-assign]
         self._failed_at_once.append((job.job_id, load, [False] * len(job.keys), 1, 0, 0.0, 0.0))
 
@@ -212,7 +215,7 @@ class KvweirTier(SecondaryTierManager):
     def get_stats(self) -> Any:
         """What changed since the last call, twice a second at most."""
         now = time.monotonic()
-        if now < self._next_stats:
+        if now < self._next_stats or self._is_elsewhere():
             return None
         self._next_stats = now + STATS_EVERY_S
         self._forward_logs()
@@ -226,10 +229,16 @@ class KvweirTier(SecondaryTierManager):
         """Ends running I/O, cancels the rest, lets go of the primary's memory."""
         began = time.monotonic()
         ended = self._tier.shutdown()
+        if self._is_elsewhere():
+            return
         self._failed_at_once += ended
         self._forward_logs()
         took = time.monotonic() - began
         logger.info("tier %s shut down in %.3f s, %d jobs ended or cancelled", self.tier_type, took, len(ended))
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a child of the process that opened the tier: nothing is done there, as the log said."""
+        return os.getpid() != self._home
 
     def _forward_logs(self) -> None:
         for level, text in take_logs():
