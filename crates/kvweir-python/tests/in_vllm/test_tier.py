@@ -3,6 +3,7 @@
 import os
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -374,6 +375,39 @@ def test_the_end_lets_go_of_the_shared_region_and_the_root(start, ours):
     start.stop(e)
     again = start(ours())
     assert again.ask(again.keys(8)) == 8
+
+
+def test_in_a_forked_child_nothing_is_done_each_job_is_reported_and_it_is_said_once(start, ours, caplog):
+    """Once the end raised PanicException there, and each submission was logged with a traceback."""
+    from child import in_child
+    from vllm.v1.kv_offload.base import LookupResult, ReqContext
+
+    e = start(ours())
+    keys = e.keys(4)
+    e.ask(keys)
+    tier, context = e.tier, ReqContext(req_id="child")
+
+    def calls():
+        caplog.set_level("INFO", logger="vllm.kvweir")
+        assert tier.lookup(keys[0], context) is LookupResult.MISS
+        jobs = [SimpleNamespace(job_id=900 + n, keys=keys[:2], chunk_ids=[0, 1], req_context=context) for n in range(6)]
+        for n, job in enumerate(jobs):
+            (tier.submit_load if n % 2 else tier.submit_store)(job)
+        assert tier.has_pending_work()
+        assert [(r.job_id, r.success) for r in tier.get_finished_jobs()] == [(900 + n, False) for n in range(6)]
+        assert list(tier.get_finished_jobs()) == [] and not tier.has_pending_work()
+        tier.on_request_finished(context)
+        tier.drain_jobs()
+        assert list(tier.take_events()) == [] and tier.get_stats() is None
+        tier.shutdown()
+        tier.shutdown()
+        said = [r.getMessage() for r in caplog.records if r.name == "vllm.kvweir" and r.process == os.getpid()]
+        assert len(said) == 1 and "was forked from" in said[0], said
+
+    assert in_child(calls) == 0
+    e.forget()
+    e.ask(keys)
+    assert e.tier.stats()["loaded_blocks"] == 4
 
 
 def test_calls_after_the_end_do_not_raise(start, ours):

@@ -95,7 +95,9 @@ pub(crate) fn refuse_below(disk: &Arc<dyn Disk>, root: &Path) -> Result<()> {
                 Err(e) if matches!(classify(&e), IoClass::Gone | IoClass::Denied | IoClass::Invalid) => {}
                 Err(e) => return Err(fault(&path, e)),
             }
-            if !name.to_str().is_some_and(is_namespace) && disk.stat(&path).is_ok_and(|s| s.kind == FileKind::Dir) {
+            if !name.to_str().is_some_and(is_namespace)
+                && disk.stat(&path).is_ok_and(|s| s.kind == FileKind::Dir)
+            {
                 dirs.push_back(path);
             }
         }

@@ -36,6 +36,9 @@ pub(crate) fn load(k: &mut Keeper) -> Result<()> {
     let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
     if k.start == Start::Replay {
         match journal::replay(&*s.disk, &s.params.root, k.member.number, s.params.fs_block) {
+            Ok(r) if !can_be_named(&s, &r) => {
+                tracing::warn!(tier = %s.params.name, "{TOO_MANY_NAMESPACES}; the root is walked");
+            }
             Ok(r) if keys_are_known(&s, &r) => return replayed(k, r),
             Ok(_) => {
                 tracing::info!(tier = %s.params.name, "events need keys, which the last owner did not note");
@@ -139,6 +142,14 @@ fn begin_journal(s: &Shared, k: &Keeper, from: Option<journal::Resume>) -> Resul
     }
     let _ = s.journal.set(journal);
     Ok(())
+}
+
+const TOO_MANY_NAMESPACES: &str = "more namespaces lie below the root than an index can name";
+
+/// Whether every namespace has a number here. What has none could not be counted block by block (I1): a walk counts it
+/// as foreign.
+fn can_be_named(s: &Shared, r: &Replayed) -> bool {
+    r.namespaces.iter().all(|dir| s.number_of(dir).is_some())
 }
 
 /// Whether every block of ours has the key that events need.
@@ -471,6 +482,9 @@ pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable
         return Err(Unusable::Damaged(
             "it does not tell the keys that events need".into(),
         ));
+    }
+    if !can_be_named(&s, &r) {
+        return Err(Unusable::Damaged(TOO_MANY_NAMESPACES.into()));
     }
     mark_other_lengths(&s, &mut r);
     let bytes = r.bytes;
