@@ -1,7 +1,7 @@
 //! Whose bound a root would break. A bound holds for all that lies below its root (I1), so nobody else may store there:
-//! no engine without a bound beside members that live, and no root below another's, or above it. An engine without a bound
-//! leaves no trace in its root, so members that come later cannot see it: it sees them. Engines that only read are no
-//! matter.
+//! no engine without a bound beside members that live, and no root below another's, or above it. An engine without a
+//! bound leaves no trace in its root, so members that come later cannot see it: it sees them. Engines that only read
+//! are no matter.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -49,7 +49,7 @@ pub(crate) fn refuse_above(disk: &Arc<dyn Disk>, root: &Path, bounded: bool) -> 
         let (root, dir) = (root.display(), dir.display());
         if let Some(who) = live {
             let message = format!(
-                "{root} lies below {dir}, a root with a bound that is in use by {who}; use a directory that is not below it"
+                "{root} lies below {dir}, a root with a bound in use by {who}; use a directory that is not below it"
             );
             return Err(Error::new(ErrorKind::Busy, "open root", message));
         }
@@ -147,8 +147,8 @@ fn beside(root: &Path, look: &Look, who: &str) -> String {
         _ => "a bound".into(),
     };
     format!(
-        "{} is in use by {who} with {bound}, which an engine without max_bytes would break; give it the same max_bytes, or \
-         read_only",
+        "{} is in use by {who} with {bound}, which an engine without max_bytes would break; give it the same max_bytes, \
+         or read_only",
         root.display()
     )
 }
@@ -195,8 +195,8 @@ impl Shared {
 
 fn nested(what: &str, state: &str) -> Error {
     let message = format!(
-        "{what}, and both are roots with a bound, of which the outer would count what the inner one stores at its next walk \
-         only; use directories side by side, or remove {state} if that one is no root any more"
+        "{what}, and both are roots with a bound, of which the outer would count what the inner one stores at its next \
+         walk only; use directories side by side, or remove {state} if that one is no root any more"
     );
     Error::invalid("open root", message)
 }

@@ -1,5 +1,5 @@
-//! A claim on a root and the thread that holds it. The claim ends with the tier: whoever owns a [`Keeping`] and goes, on
-//! whatever path, takes the thread along, and the thread the claim. And the tier ends with the claim: a keeper that
+//! A claim on a root and the thread that holds it. The claim ends with the tier: whoever owns a [`Keeping`] and goes,
+//! on whatever path, takes the thread along, and the thread the claim. And the tier ends with the claim: a keeper that
 //! panics closes its tier first, and lets the root go when no I/O of it runs any more (I1).
 
 use std::{
@@ -115,8 +115,8 @@ fn run(mut keeper: Keeper) {
         Ok(true) if keeper.end.keeps() => return std::mem::forget(keeper.member),
         Ok(true) => return keeper.finish(),
         Ok(false) => format!(
-            "{root}: its ledger does not know this tier any more, since the root or its {STATE_DIR} was removed; the tier \
-             is closed: open it again"
+            "{root}: its ledger does not know this tier any more, since the root or its {STATE_DIR} was removed; the \
+             tier is closed: open it again"
         ),
         Err(panic) => format!(
             "the keeper of {root} panicked ({}); the tier is closed: open it again, and report this",

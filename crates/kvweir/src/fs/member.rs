@@ -81,8 +81,8 @@ pub(crate) fn held_by_another(root: &Path) -> Error {
         ErrorKind::Busy,
         "open root",
         format!(
-            "{} is held by an operator command (kvweir trim, gc, import, verify --repair) or another process that has had \
-             its ledger for {} s; open it again when that has ended",
+            "{} is held by an operator command (kvweir trim, gc, import, verify --repair) or another process that has \
+             had its ledger for {} s; open it again when that has ended",
             root.display(),
             OPEN_PATIENCE.as_secs()
         ),

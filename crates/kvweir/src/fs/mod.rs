@@ -188,10 +188,11 @@ impl FsBuilder {
     /// Opens the root and starts the workers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work,
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process
-    /// uses the root with another bound (its pid and host are named), [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own
-    /// files, or the I/O error of the walk.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work, also for a root with
+    /// a bound below or above another one; [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process uses the
+    /// root, or one above, and its bound would not hold (its pid and host are named), or when the system gives no
+    /// thread; [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own files; or the I/O
+    /// error of the walk. Then nothing of the tier is left: no thread, and no claim on the root.
     pub fn open(self) -> Result<FsTier> {
         let Self {
             name,

@@ -67,8 +67,8 @@ impl Home {
     /// What there is to say elsewhere about a `thing` that was made here.
     pub fn told_elsewhere(&self, thing: &str) -> String {
         format!(
-            "pid {} was forked from pid {}, which opened this {thing}: here it misses, fails and does nothing; open another \
-             after the fork",
+            "pid {} was forked from pid {}, which opened this {thing}: here it misses, fails and does nothing; open \
+             another after the fork",
             std::process::id(),
             self.pid
         )
@@ -92,8 +92,8 @@ fn counts_forks() -> bool {
     static ASKED: Once = Once::new();
     static COUNTED: AtomicBool = AtomicBool::new(false);
     ASKED.call_once(|| {
-        // SAFETY: the handler is a function of this module that lives as long as the module does, and adds to an atomic,
-        // which may be done between a fork and whatever comes next.
+        // SAFETY: the handler is a function of this module that lives as long as the module does, and adds to an
+        // atomic, which may be done between a fork and whatever comes next.
         let done = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         COUNTED.store(done == 0, Relaxed);
     });
@@ -176,15 +176,15 @@ impl Life {
     }
 }
 
-/// Forks; runs `child` in the child, which ends with what that returns, whatever threads there were. Returns the child's
-/// number. For tests.
+/// Forks; runs `child` in the child, which ends with what that returns, whatever threads there were. Returns the
+/// child's number. For tests.
 ///
 /// # Errors
 /// The system's.
 #[cfg(any(test, feature = "testing"))]
 pub fn fork(child: impl FnOnce() -> i32) -> std::io::Result<u32> {
-    // SAFETY: the child has this thread only. It runs code that takes no lock which another thread may have held: that is
-    // what is tested; the allocator takes care of its own.
+    // SAFETY: the child has this thread only. It runs code that takes no lock which another thread may have held: that
+    // is what is tested; the allocator takes care of its own.
     match unsafe { libc::fork() } {
         0 => {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));

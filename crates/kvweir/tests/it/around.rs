@@ -136,7 +136,12 @@ fn roots_with_bounds_do_not_lie_in_each_other(layout: Layout) {
             "{below:?}: {e}"
         );
     }
+    // nor does an operator get a part of it
+    let inside = outer.join("a");
+    let e = Admin::new(&inside).unwrap().claim().unwrap_err();
+    assert!(e.kind() == ErrorKind::Busy && e.message().contains(&me()), "{e}");
     drop(a);
+    drop(Admin::new(&inside).unwrap().claim().unwrap());
     // nobody lives there; it is a root all the same
     let e = refused(&inner, Some(BOUND), layout);
     assert_eq!(e.kind(), ErrorKind::Invalid);

@@ -14,6 +14,7 @@ use std::{
 
 use super::{
     super::{
+        around::refuse_above,
         journal::{STATE_DIR, parse_name},
         ledger::give_up,
         member::{OPEN_PATIENCE, forget_files},
@@ -68,14 +69,16 @@ impl Admin {
     /// Takes the root for as long as the claim lives. Makes `.kvweir/ledger`, empty, where there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) with the holder's pid and host, or the I/O error of the ledger's
-    /// file.
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) with the holder's pid and host, also where a root above is held, or the
+    /// I/O error of the ledger's file.
     pub fn claim(&self) -> Result<Claim> {
         self.command("claim root", |_| String::new(), Self::take)
     }
 
     fn take(&self) -> Result<Claim> {
         self.require_idle()?;
+        // what is added here would break a bound above, and what is removed may be its blocks
+        refuse_above(&self.disk, &self.root, false)?;
         let ledger = self.ledger();
         let fault = |e: io::Error| unusable(&*self.disk, &self.root, e);
         match self.disk.create_dir(&ledger.dir()) {
