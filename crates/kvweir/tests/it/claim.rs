@@ -149,6 +149,9 @@ fn spawn(name: &str, root: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env(ROOT, root)
+        // one heap with room at its end: where there is no memory for a stack, there is for all else
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("MALLOC_TOP_PAD_", (64 << 20).to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
