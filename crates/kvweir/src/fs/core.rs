@@ -526,6 +526,12 @@ impl Core {
         self.budget.forget_lowering();
     }
 
+    /// Bytes that lie below the root beyond what this member may hold, or beyond the bound without any member's.
+    pub(crate) fn above_bound(&self) -> u64 {
+        let common = self.root_bound.map_or(0, |b| self.common.saturating_sub(b));
+        self.budget.above_bound() + common
+    }
+
     // --- numbers --------------------------------------------------------------------------------------------
 
     /// A snapshot; O(1) but for the index memory.
@@ -542,6 +548,7 @@ impl Core {
             reserved_bytes: self.budget.reserved().saturating_sub(self.credit),
             peak_bytes: self.budget.peak() + self.common,
             bound_bytes: self.root_bound,
+            above_bound_bytes: self.above_bound(),
             effective_bound_bytes: self.budget.effective().map(|e| e + self.common),
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
             trimming: self.trimming,

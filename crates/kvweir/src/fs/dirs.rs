@@ -2,7 +2,12 @@
 //! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
 //! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
 
-use std::{collections::HashMap, io, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    ops::Bound,
+    path::Path,
+};
 
 use foldhash::fast::FixedState;
 
@@ -19,6 +24,8 @@ use crate::{
 
 /// Locks that share the first-level directories.
 const STRIPES: u32 = 64;
+/// Directories looked at again under one hold of a stripe.
+const LOOKED_AT_ONCE: usize = 32;
 /// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
 const SMALL_DIR: u32 = 8;
 
@@ -31,6 +38,17 @@ pub(crate) struct Dirs {
     stripes: Vec<Stripe>,
     /// What the namespaces' own directories cost. They grow with the first-level directories in them.
     tops: Mutex<HashMap<u16, u64, FixedState>>,
+    /// First-level directories in which something without files of ours could not be removed: another member's lie in
+    /// it, or foreign ones. Taken inside a stripe.
+    emptied: Mutex<BTreeSet<(u16, u32)>>,
+}
+
+/// What became of directories without files that were looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Emptied {
+    pub(crate) change: Change,
+    /// Those that are gone, and those above them, with what they cost now: shelf, level, place, units of 512 bytes.
+    pub(crate) told: Vec<(Shelf, u16, Fan, u32)>,
 }
 
 /// A first-level directory and its leaves.
@@ -77,6 +95,7 @@ impl Dirs {
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             tops: Mutex::default(),
+            emptied: Mutex::default(),
         }
     }
 
@@ -249,10 +268,16 @@ impl Dirs {
             if gone(disk.remove_dir(&path)) {
                 change.set(cost, 0);
                 high.forget(fan, leaf);
+            } else {
+                lock(&self.emptied).insert((ns, fan.high()));
             }
-            if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
-                change.set(high.cost, 0);
-                s.remove(&(ns, fan.high()));
+            if high.leaves.is_empty() {
+                if gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+                    change.set(high.cost, 0);
+                    s.remove(&(ns, fan.high()));
+                } else {
+                    lock(&self.emptied).insert((ns, fan.high()));
+                }
             }
         }
         (change, made)
@@ -275,7 +300,7 @@ impl Dirs {
     }
 
     /// Counts a file gone from a leaf and removes the directories that it leaves empty. A directory that cannot
-    /// be removed (a foreign file lies in it) stays counted.
+    /// be removed (a file lies in it that is not ours) stays counted, and is looked at again.
     pub(crate) fn leave(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
         let mut change = Change::default();
         let Some(stripe) = self.stripe(fan) else {
@@ -285,17 +310,91 @@ impl Dirs {
         let Some(high) = s.get_mut(&(ns, fan.high())) else {
             return change;
         };
-        if high.drop_file(fan, leaf) > 0 || !gone(disk.remove_dir(&leaf_dir(root, fan, leaf))) {
+        if high.drop_file(fan, leaf) > 0 {
             return change;
         }
-        change.set(high.leaf_cost(fan, leaf), 0);
-        high.forget(fan, leaf);
-        if high.leaves.is_empty() && gone(disk.remove_dir(&high_dir(root, fan.high()))) {
-            change.set(high.cost, 0);
-            s.remove(&(ns, fan.high()));
-            self.top_changed(disk, root, ns, &mut change);
+        let mut all_gone = gone(disk.remove_dir(&leaf_dir(root, fan, leaf)));
+        if all_gone {
+            change.set(high.leaf_cost(fan, leaf), 0);
+            high.forget(fan, leaf);
+            if high.leaves.is_empty() {
+                all_gone = gone(disk.remove_dir(&high_dir(root, fan.high())));
+                if all_gone {
+                    change.set(high.cost, 0);
+                    s.remove(&(ns, fan.high()));
+                    self.top_changed(disk, root, ns, &mut change);
+                }
+            }
+        }
+        if !all_gone {
+            lock(&self.emptied).insert((ns, fan.high()));
         }
         change
+    }
+
+    /// Notes all directories without files of ours, as a start finds them, to be looked at again.
+    pub(crate) fn note_emptied(&self) {
+        for s in &self.stripes {
+            for (&at, high) in lock(s).iter() {
+                let any = high.leaves.iter().any(|l| l.files == 0 && l.cost > 0);
+                if any || high.leaves.is_empty() && high.cost > 0 {
+                    lock(&self.emptied).insert(at);
+                }
+            }
+        }
+    }
+
+    /// The next first-level directories, at most `most`, below which there is something to look at again.
+    pub(crate) fn emptied(&self, after: Option<(u16, u32)>, most: usize) -> Vec<(u16, u32)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = lock(&self.emptied);
+        all.range((from, Bound::Unbounded)).take(most).copied().collect()
+    }
+
+    /// Removes what has no files of ours below a first-level directory, as far as that can be done now.
+    pub(crate) fn look_at_emptied(&self, disk: &dyn Disk, root: &Path, ns: u16, digits: u32) -> Emptied {
+        let mut out = Emptied::default();
+        let Some(stripe) = self.stripe(Fan(digits << 8)) else {
+            return out;
+        };
+        let mut s = lock(stripe);
+        lock(&self.emptied).remove(&(ns, digits));
+        let Some(high) = s.get_mut(&(ns, digits)) else {
+            return out;
+        };
+        let shelf = |leaf| Shelf { namespace: ns, leaf };
+        let empty = high.leaves.iter().filter(|l| l.files == 0 && l.cost > 0);
+        let empty: Vec<LeafDir> = empty.take(LOOKED_AT_ONCE).copied().collect();
+        let mut left = empty.len() == LOOKED_AT_ONCE;
+        for l in empty {
+            let Some(&leaf) = high.named.get(usize::from(l.kind)) else {
+                continue;
+            };
+            let fan = Fan(digits << 8 | u32::from(l.low));
+            if gone(disk.remove_dir(&leaf_dir(root, fan, leaf))) {
+                out.change.set(high.leaf_cost(fan, leaf), 0);
+                high.forget(fan, leaf);
+                out.told.push((shelf(leaf), 2, fan, 0));
+            } else {
+                left = true;
+            }
+        }
+        if high.leaves.is_empty() {
+            if gone(disk.remove_dir(&high_dir(root, digits))) {
+                out.change.set(high.cost, 0);
+                s.remove(&(ns, digits));
+                self.top_changed(disk, root, ns, &mut out.change);
+                let top = lock(&self.tops).get(&ns).map_or(0, |&t| units(t));
+                out.told.push((shelf(Leaf::Keyed), 1, Fan(digits << 8), 0));
+                out.told.push((shelf(Leaf::Keyed), 0, Fan(0), top));
+            } else {
+                left = true;
+            }
+        }
+        if left {
+            lock(&self.emptied).insert((ns, digits));
+        }
+        out
     }
 
     /// What the directories above a leaf's blocks cost, in units of 512 bytes; 0 for what is not there.

@@ -391,6 +391,21 @@ impl Index {
         });
     }
 
+    /// Whose an entry of [`State::Peer`] is, as [`set_owner`](Self::set_owner) said. In the place of the time when it was
+    /// written, which only its owner needs.
+    pub(crate) fn owner(&self, id: Id) -> u32 {
+        self.entry(id).map_or(0, |e| e.written_at)
+    }
+
+    pub(crate) fn set_owner(&mut self, id: Id, owner: u32) {
+        self.update(id, |e| e.written_at = owner);
+    }
+
+    /// Entries are numbered below this.
+    pub(crate) fn end(&self) -> Id {
+        self.used
+    }
+
     /// The number of `shelf`; `None` when 4096 others exist.
     pub(crate) fn shelf_id(&mut self, shelf: Shelf) -> Option<u16> {
         if let Some(&id) = self.shelf_ids.get(&shelf) {

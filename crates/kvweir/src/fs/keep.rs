@@ -12,13 +12,15 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
+    adopt::{Adoption, Dead},
     core::Core,
+    emptied::Round,
     index::{Shelf, State},
-    journal::{self, Follower, Snapshot, Step, Unusable},
+    journal::{self, Follower, Mark, Replayed, Snapshot, Step, Unusable},
     keeping::End,
     layout::Leaf,
     ledger::Page,
-    load_root::{adopt, load},
+    load_root::load,
     member::Member,
     open::Phase,
     shared::Shared,
@@ -37,6 +39,13 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 const SHARE_TRIES: u32 = 100;
 /// How long a member must have been dead before others take what it left; its own restart comes first.
 const DEAD_FOR: Duration = Duration::from_secs(5);
+/// How long more than the bound may lie there before that is told: shares are settled, and a trim runs.
+const ABOVE_FOR: Duration = Duration::from_secs(10);
+/// Of the number that tells whose a peer's block is, the bits that tell in which reading it was told last.
+const READING_BITS: u32 = 26;
+const READINGS: u32 = (1 << READING_BITS) - 1;
+/// Entries looked at under one hold of the lock.
+const LOOKED_AT_ONCE: u32 = 1024;
 /// Most blocks evicted for others in one visit.
 const SHED_AT_ONCE: usize = 1024;
 
@@ -51,6 +60,18 @@ pub(crate) struct Keeper {
     pub(crate) followers: HashMap<u32, (u32, Follower), FixedState>,
     /// When a member was first seen dead.
     pub(crate) dead: HashMap<(u32, u32), Instant, FixedState>,
+    /// Readings of others' journals begun so far.
+    pub(crate) readings: u32,
+    /// What the ledger knew of the journal that this member goes on with.
+    pub(crate) mark: Option<Mark>,
+    /// Journals of dead members, read and not taken over yet.
+    pub(crate) read: HashMap<(u32, u32), Replayed, FixedState>,
+    /// What was taken over and is not written down yet.
+    pub(crate) adopting: Option<Adoption>,
+    /// How far it is with directories that could not be removed.
+    pub(crate) emptied: Round,
+    /// Since when more lies there than may, and whether that was told.
+    pub(crate) above: Option<(Instant, bool)>,
     /// Dead members whose journals cannot be used.
     pub(crate) unusable: HashSet<(u32, u32)>,
     /// The journal's length at which compaction is tried next.
@@ -93,6 +114,7 @@ impl Keeper {
     /// Loads, settles the lease, trims.
     fn open(&mut self) -> Result<()> {
         load(self)?;
+        self.shared.dirs.note_emptied();
         self.claim_extents();
         let root = self.shared.params.root.clone();
         let fault = |e: io::Error| crate::error::Error::io("settle the ledger", root.display(), e);
@@ -158,6 +180,7 @@ impl Keeper {
     fn tick(&mut self) {
         self.tell_uses();
         self.follow();
+        self.go_on_adopting();
         match self.exchange() {
             Ok(dead) => {
                 for d in dead {
@@ -175,6 +198,35 @@ impl Keeper {
         shed(&self.shared, SHED_AT_ONCE);
         self.compact();
         self.look_again();
+        self.look_at_emptied();
+        self.tell_of_excess();
+    }
+
+    /// Says once, loudly, that more lies below the root than may.
+    fn tell_of_excess(&mut self) {
+        let s = &*self.shared;
+        let (above, bound, resident) = {
+            let core = lock(&s.core);
+            let all = core.budget.resident() + core.common;
+            (core.above_bound(), core.root_bound.unwrap_or(0), all)
+        };
+        if above == 0 {
+            if self.above.take().is_some_and(|a| a.1) {
+                tracing::info!(tier = %s.params.name, "the root is within its bound again");
+            }
+            return;
+        }
+        let now = s.clock.now();
+        let (since, told) = *self.above.get_or_insert((now, false));
+        if !told && now.since(since) >= ABOVE_FOR {
+            self.above = Some((since, true));
+            tracing::error!(
+                tier = %s.params.name, root = %s.params.root.display(), above_bytes = above, bound_bytes = bound,
+                resident_bytes = resident,
+                "more lies below the root than its bound allows, and it does not go: blocks are pinned, files cannot be \
+                 removed or are not ours; `kvweir inspect` tells which. Nothing is stored until it fits"
+            );
+        }
     }
 
     fn tell_uses(&self) {
@@ -204,14 +256,27 @@ impl Keeper {
     fn follow(&mut self) {
         let s = &*self.shared;
         let mut steps = Vec::new();
-        for (_, f) in self.followers.values_mut() {
-            if let Err(error) = f.read(&*s.disk, &s.params.root, &mut |step| steps.push(step)) {
+        for (&member, (_, f)) in &mut self.followers {
+            let mut note =
+                |reading: u32, step| steps.push((member << READING_BITS | reading & READINGS, step));
+            if let Err(error) = f.read(&*s.disk, &s.params.root, &mut self.readings, &mut note) {
                 tracing::debug!(%error, "another member's journal cannot be read now");
             }
         }
-        for part in steps.chunks(256) {
-            let mut core = lock(&s.core);
-            part.iter().for_each(|step| core.follow(*step));
+        if steps
+            .iter()
+            .any(|s| matches!(s.1, Step::Removed(_) | Step::Whole))
+        {
+            self.emptied.soon();
+        }
+        for part in steps.chunk_by(|a, b| (a.1 == Step::Whole) == (b.1 == Step::Whole)) {
+            for part in part.chunks(256) {
+                let mut core = lock(&s.core);
+                part.iter().for_each(|&(owner, step)| core.follow(owner, step));
+            }
+            for (owner, _) in part.iter().filter(|p| p.1 == Step::Whole) {
+                forget_untold(s, *owner);
+            }
         }
     }
 
@@ -225,6 +290,9 @@ impl Keeper {
         let mut living = Vec::new();
         let mut dead = Vec::new();
         let mut other_walks = false;
+        let mark = s.journal.get().map(journal::Journal::mark);
+        // what is being taken over is ours in the account and not yet in the ledger
+        let adopting = self.adopting.is_some();
         let done = self.member.change(|p| -> io::Result<()> {
             lost = p.member(number).is_none_or(|e| e.incarnation != incarnation);
             if lost {
@@ -234,15 +302,14 @@ impl Keeper {
                 if ledger.is_live(n, Some(e))? {
                     living.push((n, e.incarnation));
                 } else {
-                    dead.push(Dead {
-                        number: n,
-                        incarnation: e.incarnation,
-                        ours: e.seed == seed,
-                    });
+                    dead.push(Dead::of(n, e, seed));
                 }
             }
+            if let Some(mark) = mark {
+                p.set_mark(number, mark);
+            }
             other_walks = p.head.walker.is_some_and(|w| w != number);
-            if !other_walks {
+            if !other_walks && !adopting {
                 p.head.walker = None;
                 let live: Vec<u32> = living.iter().map(|l| l.0).collect();
                 share = settle(p, number, &live, &mut lock(&s.core));
@@ -278,7 +345,7 @@ impl Keeper {
     fn consider(&mut self, d: Dead) {
         let now = self.shared.clock.now();
         let id = (d.number, d.incarnation);
-        if self.unusable.contains(&id) {
+        if self.unusable.contains(&id) || self.adopting.is_some() {
             return;
         }
         let since = *self.dead.entry(id).or_insert(now);
@@ -289,23 +356,8 @@ impl Keeper {
         self.take_over(d);
     }
 
-    fn take_over(&mut self, d: Dead) {
-        let id = (d.number, d.incarnation);
-        match adopt(self, d) {
-            Ok(()) => self.claim_extents(),
-            Err(Unusable::Io(error)) => tracing::warn!(%error, "a dead member's journal cannot be read now"),
-            Err(why) => {
-                tracing::warn!(
-                    tier = %self.shared.params.name, member = d.number, %why,
-                    "what a dead member left stays counted until the root is opened by one alone"
-                );
-                self.unusable.insert(id);
-            }
-        }
-    }
-
     /// Opens extents that came with what was loaded or taken over.
-    fn claim_extents(&self) {
+    pub(super) fn claim_extents(&self) {
         if let Some(pack) = &self.shared.pack {
             self.shared.claim_extents(pack);
         }
@@ -401,17 +453,9 @@ impl Keeper {
             let core = lock(&self.shared.core);
             core.budget.resident()
         };
-        self.member.leave(held);
+        let mark = self.shared.journal.get().and_then(journal::Journal::mark);
+        self.member.leave(held, mark);
     }
-}
-
-/// A member whose process has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dead {
-    pub(crate) number: u32,
-    pub(crate) incarnation: u32,
-    /// Of our namespace.
-    pub(crate) ours: bool,
 }
 
 /// Who may hold how much. A member that evicts while it has less than its share (the bound less common bytes and
@@ -465,9 +509,29 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     Some(use_)
 }
 
+/// Forgets the blocks of a member that its journal did not tell in the reading of `owner`.
+fn forget_untold(s: &Shared, owner: u32) {
+    let mut from = 0u32;
+    loop {
+        let mut core = lock(&s.core);
+        let end = core.index.end();
+        for id in from..end.min(from.saturating_add(LOOKED_AT_ONCE)) {
+            let is_peer = core.index.state(id) == State::Peer;
+            let told = core.index.owner(id);
+            if is_peer && told != owner && told >> READING_BITS == owner >> READING_BITS {
+                core.forget_peer(id);
+            }
+        }
+        from = from.saturating_add(LOOKED_AT_ONCE);
+        if from >= end {
+            return;
+        }
+    }
+}
+
 impl Core {
-    /// What another live member of our namespace did.
-    fn follow(&mut self, step: Step) {
+    /// What another live member of our namespace did; `owner` tells which, and in which reading.
+    fn follow(&mut self, owner: u32, step: Step) {
         match step {
             Step::Stored {
                 fp,
@@ -477,20 +541,30 @@ impl Core {
                 cost,
             } => {
                 // what another member packs is its own to read
-                if leaf == Leaf::Extent || self.index.find(fp).is_some() {
+                if leaf == Leaf::Extent {
+                    return;
+                }
+                let known = self.index.find(fp);
+                if known.is_some_and(|id| self.index.state(id) != State::Peer) {
                     return;
                 }
                 let shelf = self.index.shelf_id(Shelf { namespace: 0, leaf });
                 let bytes = u64::from(cost) * 512;
-                if let Some(id) = shelf.and_then(|sh| self.index.insert(fp, sh, fan, State::Peer, bytes)) {
+                let id =
+                    known.or_else(|| shelf.and_then(|sh| self.index.insert(fp, sh, fan, State::Peer, bytes)));
+                if let Some(id) = id {
                     self.index.set_has_trailer(id, trailer);
+                    self.index.set_owner(id, owner);
                 }
             }
             Step::Removed(fp) => {
-                if let Some(id) = self.index.find(fp) {
+                // another member may have stored it since
+                let of = |c: &Self, id| c.index.owner(id) >> READING_BITS == owner >> READING_BITS;
+                if let Some(id) = self.index.find(fp).filter(|&id| of(self, id)) {
                     self.forget_peer(id);
                 }
             }
+            Step::Whole => {}
         }
     }
 }

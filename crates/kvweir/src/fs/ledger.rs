@@ -12,6 +12,14 @@
 //! | 48..56 | those of the common bytes that lie below namespaces: foreign files there |
 //! | 56..64 | zeros |
 //! | 120..128 | XXH3-64 of bytes 0..120 |
+//! | 1024 + 48 n | what is known of member n's journal; zeros: nothing, as in what an older version wrote |
+//! | +0..4 | incarnation of the member that this is about |
+//! | +4..8 | generation |
+//! | +8..16 | nonce of the journal of that generation |
+//! | +16..24 | line of the journal |
+//! | +24..32 | bytes up to its last whole frame |
+//! | +32..40 | bytes the member held, if it ended in order |
+//! | +40..48 | XXH3-64 of the 40 bytes before |
 //! | 4096 + 128 n | member n, n < 64: |
 //! | +0..4 | 1: in use |
 //! | +4..8 | process id |
@@ -29,7 +37,8 @@
 //! A live member holds the lock of `member-<n>.lock`, which ends with its process, or with the last child that was
 //! forked from it: a member whose process has ended is dead whoever has its lock. What a dead one leased stays taken
 //! until another has read its journal (I1, I6). The file is changed under its own lock, one record a write, and
-//! never by the scheduler.
+//! never by the scheduler. A member's journal is told as it is written, so one that is shorter, older or another's is not
+//! believed, and the tree is walked.
 
 use std::{
     io,
@@ -40,7 +49,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::journal::{STATE_DIR, record::Reader};
+use super::journal::{MARK_BYTES, Mark, STATE_DIR, record::Reader};
 use crate::{
     io::{
         Disk, DiskFile,
@@ -58,6 +67,8 @@ pub(crate) const MEMBERS: u32 = 64;
 pub(crate) const LEDGER_BYTES: usize = ENTRIES_AT + MEMBERS as usize * RECORD;
 const ENTRIES_AT: usize = 4096;
 const RECORD: usize = 128;
+const MARKS_AT: usize = 1024;
+const MARK: usize = MARK_BYTES + 8;
 const HOST: usize = 64;
 const SUMMED: usize = RECORD - 8;
 const MAGIC: &[u8; 8] = b"KVWEIRL1";
@@ -109,6 +120,7 @@ impl Entry {
 pub(crate) struct Page {
     pub(crate) head: Head,
     pub(crate) members: Vec<Option<Entry>>,
+    marks: Vec<Option<Mark>>,
 }
 
 impl Page {
@@ -121,6 +133,23 @@ impl Page {
                 ..Head::default()
             },
             members: vec![None; MEMBERS as usize],
+            marks: vec![None; MEMBERS as usize],
+        }
+    }
+
+    /// What is known of the journal of member `n` as it is now.
+    pub(crate) fn mark(&self, n: u32) -> Option<Mark> {
+        let mark = (*self.marks.get(n as usize)?)?;
+        (self.member(n)?.incarnation == mark.incarnation).then_some(mark)
+    }
+
+    /// Notes that of member `n`; its incarnation is filled in.
+    pub(crate) fn set_mark(&mut self, n: u32, mark: Option<Mark>) {
+        let incarnation = self.member(n).map(|e| e.incarnation);
+        if let Some(slot) = self.marks.get_mut(n as usize) {
+            *slot = mark
+                .zip(incarnation)
+                .map(|(m, incarnation)| Mark { incarnation, ..m });
         }
     }
 
@@ -185,7 +214,9 @@ impl Page {
                 Some((used == 1).then_some(e))
             })
             .collect::<Option<Vec<_>>>()?;
-        Some(Self { head, members })
+        let marks = bytes.get(MARKS_AT..MARKS_AT + MEMBERS as usize * MARK)?;
+        let marks = marks.chunks_exact(MARK).map(decode_mark).collect();
+        Some(Self { head, members, marks })
     }
 
     pub(crate) fn encode_head(&self) -> [u8; RECORD] {
@@ -225,11 +256,22 @@ impl Page {
         ])
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; ENTRIES_AT];
-        if let Some(h) = out.first_chunk_mut::<RECORD>() {
-            *h = self.encode_head();
+    fn encode_mark(&self, n: u32) -> [u8; MARK] {
+        let mut out = [0; MARK];
+        if let Some(m) = self.marks.get(n as usize).copied().flatten() {
+            let fields = m.fields().concat();
+            let (body, sum) = out.split_at_mut(MARK_BYTES);
+            body.copy_from_slice(&fields);
+            sum.copy_from_slice(&xxh3_64(body).to_le_bytes());
         }
+        out
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = self.encode_head().to_vec();
+        out.resize(MARKS_AT, 0);
+        (0..MEMBERS).for_each(|n| out.extend(self.encode_mark(n)));
+        out.resize(ENTRIES_AT, 0);
         (0..MEMBERS).for_each(|n| out.extend(self.encode_member(n)));
         out
     }
@@ -238,6 +280,12 @@ impl Page {
 fn checked(bytes: &[u8]) -> Option<Reader<'_>> {
     let (body, sum) = bytes.get(..RECORD)?.split_at(SUMMED);
     (xxh3_64(body).to_le_bytes() == sum).then_some(Reader(body))
+}
+
+fn decode_mark(bytes: &[u8]) -> Option<Mark> {
+    let (body, sum) = bytes.split_at_checked(MARK_BYTES)?;
+    let whole = xxh3_64(body).to_le_bytes() == sum;
+    Mark::read(&mut Reader(body)).filter(|_| whole)
 }
 
 fn record(fields: &[&[u8]]) -> [u8; RECORD] {
@@ -413,7 +461,9 @@ fn read_bytes(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 /// Writes the records that differ, those whose lease grows first: where a lease passes from one to another, a crash
 /// between the two counts its bytes twice, never not at all.
 fn write(file: &dyn DiskFile, old: Option<&Page>, new: &Page) -> io::Result<()> {
-    let put = |bytes: &[u8], at: u64| write_all_at(file, bytes, at);
+    // a record of which part was written is none, and the ledger none with it: once more, whatever it was
+    let put =
+        |bytes: &[u8], at: u64| write_all_at(file, bytes, at).or_else(|_| write_all_at(file, bytes, at));
     let Some(old) = old else {
         // the header last: until it is there the file is no ledger
         let all = new.encode();
@@ -423,6 +473,9 @@ fn write(file: &dyn DiskFile, old: Option<&Page>, new: &Page) -> io::Result<()> 
     let lease = |p: &Page, n: u32| p.member(n).map_or(0, |e| e.lease);
     let mut changed: Vec<u32> = (0..MEMBERS).filter(|&n| old.member(n) != new.member(n)).collect();
     changed.sort_by_key(|&n| lease(new, n) <= lease(old, n));
+    for n in (0..MEMBERS).filter(|&n| old.marks.get(n as usize) != new.marks.get(n as usize)) {
+        put(&new.encode_mark(n), (MARKS_AT + n as usize * MARK) as u64)?;
+    }
     if old.head != new.head && new.head.common >= old.head.common {
         put(&new.encode_head(), 0)?;
     }
@@ -481,6 +534,38 @@ mod tests {
             }
             assert_eq!(Page::decode(&p.encode()), Some(p), "{host:?}");
         }
+    }
+
+    #[test]
+    fn a_mark_reads_back_is_of_one_owner_and_a_changed_bit_makes_it_none() {
+        let mut p = sample();
+        let mark = Mark {
+            generation: 3,
+            nonce: 5,
+            line: 6,
+            len: 7,
+            held: 8,
+            ..Mark::default()
+        };
+        p.set_mark(2, Some(mark));
+        p.set_mark(9, Some(mark));
+        let bytes = p.encode();
+        let read = Page::decode(&bytes).unwrap();
+        let told = Some(Mark {
+            incarnation: 9,
+            ..mark
+        });
+        assert_eq!((read.mark(2), read.mark(9)), (told, None));
+        for byte in 0..MARK {
+            let mut b = bytes.clone();
+            b[MARKS_AT + 2 * MARK + byte] ^= 1;
+            assert_eq!(Page::decode(&b).unwrap().mark(2), None, "byte {byte}");
+        }
+        // another owner, which an older version let in
+        if let Some(Some(e)) = p.member_mut(2) {
+            e.incarnation += 1;
+        }
+        assert_eq!(p.mark(2), None);
     }
 
     #[test]

@@ -1,20 +1,13 @@
-//! Loading a root: from the journal of a dead member, or by a walk. Also taking over what a dead member left while
-//! this one serves.
+//! Loading a root: from the journal of a dead member, or by a walk.
 
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-    path::{Path, PathBuf},
-    sync::atomic::Ordering,
-};
-
-use foldhash::fast::FixedState;
+use std::{collections::HashSet, io, path::Path, sync::atomic::Ordering, time::Duration};
 
 use super::{
     core::{Core, weight},
+    dirs::Dirs,
     index::{BATCH, COST_UNIT, Shelf, State},
-    journal::{self, Facts, Journal, Owned, Replayed, Unusable, units},
-    keep::{Dead, Keeper},
+    journal::{self, Facts, Journal, Mark, Owned, Replayed, Unusable, units},
+    keep::Keeper,
     layout::{Fan, Leaf, high_dir},
     leaves::Leaves,
     member::Start,
@@ -24,40 +17,22 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
-    error::{Error, Result},
+    error::{Error, IoClass, Result, classify},
     evict::RequestTag,
     io::pool::usable_cpus,
-    sync::{lock, thread},
+    sync::{Bell, lock, thread},
 };
+
+/// Tries to read what cannot be read at first, and the pause between two.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Loads what the member owns, and begins or goes on with its journal.
 pub(crate) fn load(k: &mut Keeper) -> Result<()> {
     let s = std::sync::Arc::clone(&k.shared);
     let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
-    if k.start == Start::Replay {
-        match journal::replay(&*s.disk, &s.params.root, k.member.number, s.params.fs_block) {
-            Ok(r) if !can_be_named(&s, &r) => {
-                tracing::warn!(tier = %s.params.name, "{TOO_MANY_NAMESPACES}; the root is walked");
-            }
-            Ok(r) if keys_are_known(&s, &r) => return replayed(k, r),
-            Ok(_) => {
-                tracing::info!(tier = %s.params.name, "events need keys, which the last owner did not note");
-            }
-            Err(why) => tracing::warn!(tier = %s.params.name, %why, "the root is walked"),
-        }
-        if k.member.begin_walk(&*s.disk, &s.params.root).map_err(fault)? {
-            k.start = Start::Walk;
-        } else {
-            return Err(Error::new(
-                crate::error::ErrorKind::Busy,
-                "open root",
-                format!(
-                    "the journal of member {} of {} cannot be used, and others use the root: end them, then open it again",
-                    k.member.number,
-                    s.params.root.display()
-                ),
-            ));
-        }
+    if let Some(own) = believed(k)? {
+        return replayed(k, own);
     }
     if k.start == Start::Walk {
         s.set_phase(Phase::Walking);
@@ -82,6 +57,107 @@ pub(crate) fn load(k: &mut Keeper) -> Result<()> {
         return Ok(());
     }
     begin_journal(&s, k, None)
+}
+
+/// Reads the journals that this start rests on: our own, and where nobody else lives those of the dead too, since nobody
+/// else would count what they left. One that cannot be used means a walk. Returns our own.
+fn believed(k: &mut Keeper) -> Result<Option<Replayed>> {
+    let s = std::sync::Arc::clone(&k.shared);
+    let fault = |e: io::Error| Error::io("read the journals", s.params.root.display(), e);
+    let mut own = None;
+    if k.start == Start::Replay {
+        own = match read(&s, k.member.number, k.mark.as_ref()) {
+            Ok(r) if !can_be_named(&s, &r) => {
+                tracing::warn!(tier = %s.params.name, "{TOO_MANY_NAMESPACES}; the root is walked");
+                None
+            }
+            Ok(r) if keys_are_known(&s, &r) => Some(r),
+            Ok(_) => {
+                tracing::info!(tier = %s.params.name, "events need keys, which the last owner did not note");
+                None
+            }
+            Err(Unusable::Io(e)) if is_passing(&e) => return Err(fault(e)),
+            Err(why) => {
+                tracing::warn!(tier = %s.params.name, %why, "the root is walked");
+                None
+            }
+        };
+        if own.is_none() && !begin_walk(k)? {
+            return Err(Error::new(
+                crate::error::ErrorKind::Busy,
+                "open root",
+                format!(
+                    "the journal of member {} of {} cannot be used, and others use the root: end them, then open it again",
+                    k.member.number,
+                    s.params.root.display()
+                ),
+            ));
+        }
+    }
+    if k.alone && k.start != Start::Walk {
+        let mut all = true;
+        for (d, mark) in k.dead_members().map_err(fault)? {
+            match read(&s, d.number, mark.as_ref()) {
+                Ok(r) if can_be_named(&s, &r) && keys_are_known(&s, &r) => {
+                    k.read.insert((d.number, d.incarnation), r);
+                }
+                // it held nothing: it died before it had a journal
+                Err(Unusable::Missing) if d.lease == 0 => {}
+                Err(Unusable::Io(e)) if is_passing(&e) => return Err(fault(e)),
+                unusable => {
+                    let why = unusable.err().map(|why| why.to_string());
+                    tracing::warn!(
+                        tier = %s.params.name, member = d.number, why,
+                        "what a dead member left is not known by its journal; the root is walked"
+                    );
+                    all = false;
+                    break;
+                }
+            }
+        }
+        if !all && begin_walk(k)? {
+            own = None;
+        }
+    }
+    Ok(own)
+}
+
+/// Lets the tree be walked instead of believing journals; `false`: others live.
+fn begin_walk(k: &mut Keeper) -> Result<bool> {
+    let s = &k.shared;
+    let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
+    let begun = k.member.begin_walk(&*s.disk, &s.params.root).map_err(fault)?;
+    if begun {
+        k.start = Start::Walk;
+        k.read.clear();
+    }
+    Ok(begun)
+}
+
+/// Reads a member's journal, again where the device failed: that may be a moment's.
+fn read(s: &Shared, member: u32, mark: Option<&Mark>) -> std::result::Result<Replayed, Unusable> {
+    patiently(|| journal::replay(&*s.disk, &s.params.root, member, s.params.fs_block, mark))
+}
+
+fn patiently<R>(
+    mut read: impl FnMut() -> std::result::Result<R, Unusable>,
+) -> std::result::Result<R, Unusable> {
+    let pause = Bell::default();
+    for _ in 1..TRIES {
+        match read() {
+            Err(Unusable::Io(error)) => {
+                tracing::debug!(%error, "a journal cannot be read now");
+                pause.wait(pause.rings(), PAUSE);
+            }
+            r => return r,
+        }
+    }
+    read()
+}
+
+/// Whether an error says nothing of what lies on the disk: descriptors or memory are short, or rights are missing.
+fn is_passing(e: &io::Error) -> bool {
+    matches!(classify(e), IoClass::Transient | IoClass::Denied | IoClass::Full)
 }
 
 fn root_level(s: &Shared) -> Result<(u64, u64)> {
@@ -144,16 +220,16 @@ fn begin_journal(s: &Shared, k: &Keeper, from: Option<journal::Resume>) -> Resul
     Ok(())
 }
 
-const TOO_MANY_NAMESPACES: &str = "more namespaces lie below the root than an index can name";
+pub(super) const TOO_MANY_NAMESPACES: &str = "more namespaces lie below the root than an index can name";
 
 /// Whether every namespace has a number here. What has none could not be counted block by block (I1): a walk counts it
 /// as foreign.
-fn can_be_named(s: &Shared, r: &Replayed) -> bool {
+pub(super) fn can_be_named(s: &Shared, r: &Replayed) -> bool {
     r.namespaces.iter().all(|dir| s.number_of(dir).is_some())
 }
 
 /// Whether every block of ours has the key that events need.
-fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
+pub(super) fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
     let own = r.namespaces.iter().position(|n| n == s.ns.dir());
     !s.params.keep_keys
         || r.blocks.iter().all(|o| {
@@ -162,7 +238,7 @@ fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
 }
 
 /// Blocks of our namespace that have another length than ours are none.
-fn mark_other_lengths(s: &Shared, r: &mut Replayed) {
+pub(super) fn mark_other_lengths(s: &Shared, r: &mut Replayed) {
     let other = r
         .resume
         .as_ref()
@@ -185,6 +261,15 @@ fn replayed(k: &mut Keeper, mut r: Replayed) -> Result<()> {
         .resume
         .as_ref()
         .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
+    let looked = patiently(|| look_at_doubt(&s, &r, k.member.number));
+    let looked = looked.map_err(|why| match why {
+        Unusable::Io(e) => Error::io("load the root", s.params.root.display(), e),
+        why => Error::new(
+            crate::error::ErrorKind::Unavailable,
+            "load the root",
+            why.to_string(),
+        ),
+    })?;
     for old in &r.stale {
         remove(&s, old);
     }
@@ -198,22 +283,22 @@ fn replayed(k: &mut Keeper, mut r: Replayed) -> Result<()> {
         done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
     }
     lock(&s.core).budget.add_resident(r.bytes);
-    let taken = take(&s, r, k.member.number, true)?;
+    let taken = take(&s, r, looked, true);
     begin_journal(&s, k, resume)?;
     if other_length {
         // the journal's header must tell our length
         k.compact_now = true;
     }
     // what was in doubt is known now: said once, so that the next start need not look again
-    log(&s, &taken.looked_at)?;
+    log(&s, &taken.looked_at);
     Ok(())
 }
 
 /// What was taken over.
 #[derive(Default)]
-struct Taken {
+pub(super) struct Taken {
     /// Blocks new to the index.
-    blocks: Vec<Owned>,
+    pub(super) blocks: Vec<Owned>,
     /// Blocks of leaves in doubt, and those that turned out not to be there.
     looked_at: LookedAt,
 }
@@ -228,7 +313,7 @@ struct LookedAt {
 ///
 /// With `first`, nothing is known yet: directories and blocks are taken at the same time, and what was taken is not
 /// listed.
-fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
+pub(super) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) -> Taken {
     let numbers: Vec<Option<u16>> = r.namespaces.iter().map(|dir| s.number_of(dir)).collect();
     let number = |ns: u16| numbers.get(usize::from(ns)).copied().flatten();
     let owned: Vec<Owned> = r
@@ -298,8 +383,8 @@ fn take(s: &Shared, r: Replayed, member: u32, first: bool) -> Result<Taken> {
             }
         }
     }
-    look_at_doubt(s, r.doubt, &number, member, &mut taken)?;
-    Ok(taken)
+    take_looked(s, looked, &mut taken);
+    taken
 }
 
 fn renumber(mut o: Owned, number: &dyn Fn(u16) -> Option<u16>) -> Option<Owned> {
@@ -332,43 +417,87 @@ fn insert(core: &mut Core, o: &Owned) -> bool {
     true
 }
 
-/// Looks at the leaves in which something was under way when the member died.
-fn look_at_doubt(
+/// A leaf in which something was under way when a member died, as it is now.
+pub(super) struct Looked {
+    at: (u16, Fan, Leaf),
+    survey: Survey,
+    /// What the member had there, or began.
+    owned: Vec<Fingerprint>,
+}
+
+/// Looks at the leaves in which something was under way when the member died. Nothing is counted yet: where it fails, it
+/// may be tried again.
+pub(super) fn look_at_doubt(
     s: &Shared,
-    doubt: HashMap<(u16, Fan, Leaf), Vec<Owned>, FixedState>,
-    number: &dyn Fn(u16) -> Option<u16>,
+    r: &Replayed,
     member: u32,
-    taken: &mut Taken,
-) -> Result<()> {
-    let mut highs = HashSet::new();
-    for ((ns, fan, leaf), owned) in doubt {
-        let Some(n) = number(ns) else { continue };
+) -> std::result::Result<Vec<Looked>, Unusable> {
+    let mut all = Vec::with_capacity(r.doubt.len());
+    for (&(ns, fan, leaf), owned) in &r.doubt {
+        let dir = r.namespaces.get(usize::from(ns));
+        let Some(n) = dir.and_then(|dir| s.number_of(dir)) else {
+            continue;
+        };
         let Some(dir) = s.namespace(n) else { continue };
+        let owned: Vec<Fingerprint> = owned.iter().map(|o| o.fp).collect();
         let only: HashSet<Fingerprint> = owned
             .iter()
-            .map(|o| o.fp)
+            .copied()
             .filter(|&fp| lock(&s.core).index.find(fp).is_none())
             .collect();
         let mut survey = Survey::default();
-        let before = s.dirs.forget_leaf(n, fan, leaf);
-        with_walk(s, Sweep::Member(member), &|_| {}, |w| {
-            w.walk_leaf(n, &dir, (fan, leaf), Some(&only), &s.dirs, &mut survey)
+        let met = with_walk(s, Sweep::Member(member), &|_| {}, |w| {
+            w.walk_leaf(n, &dir, (fan, leaf), Some(&only), &Dirs::new(), &mut survey)
+        });
+        met.map_err(|e| match e.errno() {
+            Some(n) => Unusable::Io(io::Error::from_raw_os_error(n)),
+            None => Unusable::Io(io::Error::other(e)),
         })?;
         survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
+        all.push(Looked {
+            at: (n, fan, leaf),
+            survey,
+            owned,
+        });
+    }
+    Ok(all)
+}
+
+/// Takes what was found in leaves that were in doubt.
+fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
+    let mut highs = HashSet::new();
+    for Looked {
+        at,
+        mut survey,
+        owned,
+    } in looked
+    {
+        let (n, fan, leaf) = at;
+        let before = s.dirs.forget_leaf(n, fan, leaf);
+        if survey.dir_bytes > 0 {
+            s.dirs.found_dir(n, fan, Some(leaf), survey.dir_bytes);
+        }
         let mut core = lock(&s.core);
         core.budget.change(before, survey.dir_bytes);
         core.stats.swept_files += survey.swept;
         let mut there = HashSet::new();
         for f in &mut survey.blocks {
+            there.insert(f.fp);
+            match core.index.find(f.fp) {
+                Some(id) if core.index.state(id) == State::Peer => core.forget_peer(id),
+                // stored again since it was looked at
+                Some(_) => continue,
+                None => {}
+            }
+            s.dirs.found_file(n, fan, leaf);
             core.found(f);
             core.rank(f);
-            there.insert(f.fp);
             let o = as_owned(f);
             taken.blocks.push(o.clone());
             taken.looked_at.there.push(o);
         }
-        let gone = owned.iter().filter(|o| !there.contains(&o.fp));
-        taken.looked_at.gone.extend(gone.map(|o| (o.fp, n, leaf, fan)));
+        let gone = owned.iter().filter(|fp| !there.contains(fp));
+        taken.looked_at.gone.extend(gone.map(|&fp| (fp, n, leaf, fan)));
         highs.insert((n, fan.high()));
     }
     for (n, high) in highs {
@@ -376,23 +505,29 @@ fn look_at_doubt(
         let change = s.dirs.look_again(&*s.disk, &dir, n, high, &high_dir(&dir, high));
         lock(&s.core).budget.change(change.before, change.now);
     }
-    Ok(())
 }
 
-/// Writes blocks taken over into our own journal.
-fn log(s: &Shared, seen: &LookedAt) -> Result<()> {
-    let Some(j) = s.journal.get() else { return Ok(()) };
-    let fault = |e: io::Error| Error::io("write the journal", s.params.root.display(), e);
-    log_blocks(s, j, &seen.there).map_err(fault)?;
-    j.dirs(&s.core, &s.dirs.empty_ones()).map_err(fault)?;
+/// Writes what leaves in doubt turned out to hold into our own journal. Where that fails they stay in doubt.
+fn log(s: &Shared, seen: &LookedAt) {
+    let Some(j) = s.journal.get() else { return };
+    let written = log_blocks(s, j, &seen.there).and_then(|()| j.dirs(&s.core, &s.dirs.empty_ones()));
+    if let Err(error) = written {
+        tracing::warn!(tier = %s.params.name, %error, "what was under way stays in doubt in the journal");
+        j.doubt(seen.there.iter().map(|o| {
+            let shelf = Shelf {
+                namespace: o.namespace,
+                leaf: o.leaf,
+            };
+            (o.fp, shelf, o.fan)
+        }));
+    }
     for &(fp, namespace, leaf, fan) in &seen.gone {
         s.journal_gone(fp, Shelf { namespace, leaf }, fan);
     }
-    Ok(())
 }
 
 /// Writes blocks into our journal as ours.
-fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Result<()> {
+pub(super) fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Result<()> {
     for part in blocks.chunks(512) {
         j.stored_all(
             &s.core,
@@ -465,70 +600,7 @@ fn walked(k: &mut Keeper) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Takes over what a dead member left: first into our journal, then the lease, then its files go.
-pub(crate) fn adopt(k: &mut Keeper, d: Dead) -> std::result::Result<(), Unusable> {
-    let s = std::sync::Arc::clone(&k.shared);
-    let ledger = k.member.ledger.clone();
-    let taken = k.member.change(|p| -> io::Result<_> {
-        let entry = p.member(d.number).filter(|e| e.incarnation == d.incarnation);
-        let lock = entry.map(|e| ledger.take_member(d.number, Some(e))).transpose()?;
-        Ok(lock.flatten().zip(entry.map(|e| e.lease)))
-    })?;
-    let Some((_lock, lease)) = taken.transpose()?.flatten() else {
-        return Ok(());
-    };
-    let mut r = journal::replay(&*s.disk, &s.params.root, d.number, s.params.fs_block)?;
-    if !keys_are_known(&s, &r) {
-        return Err(Unusable::Damaged(
-            "it does not tell the keys that events need".into(),
-        ));
-    }
-    if !can_be_named(&s, &r) {
-        return Err(Unusable::Damaged(TOO_MANY_NAMESPACES.into()));
-    }
-    mark_other_lengths(&s, &mut r);
-    let bytes = r.bytes;
-    let files: Vec<PathBuf> = journal::files_of(&*s.disk, &s.params.root, d.number)?
-        .into_iter()
-        .map(|(snapshot, g)| journal::path(&s.params.root, snapshot, d.number, g))
-        .collect();
-    {
-        // its bytes and its right to them come together
-        let mut core = lock(&s.core);
-        let bound = core.budget.bound().unwrap_or(0);
-        core.budget.set_bound(Some(bound.saturating_add(lease)));
-        core.budget.add_resident(bytes);
-    }
-    let broken = |e: Error| Unusable::Damaged(e.to_string());
-    let taken = take(&s, r, d.number, false).map_err(broken)?;
-    if let Some(j) = s.journal.get() {
-        log_blocks(&s, j, &taken.blocks)?;
-        j.dirs(&s.core, &s.dirs.empty_ones())?;
-    }
-    let me = k.member.number;
-    let passed = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
-        if let Some(Some(e)) = p.member_mut(me) {
-            e.lease += lease;
-        }
-        if let Some(m) = p.member_mut(d.number) {
-            *m = None;
-        }
-    })?;
-    if passed.is_none() {
-        return Err(Unusable::Io(io::ErrorKind::TimedOut.into()));
-    }
-    for f in &files {
-        remove(&s, f);
-    }
-    lock(&s.core).journal_shrinks(bytes);
-    tracing::info!(
-        tier = %s.params.name, member = d.number, blocks = taken.blocks.len(), lease_bytes = lease,
-        "took over what a dead member left"
-    );
-    Ok(())
-}
-
-fn remove(s: &Shared, path: &Path) {
+pub(super) fn remove(s: &Shared, path: &Path) {
     if let Err(error) = s.disk.remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -5,7 +5,7 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    journal::{self, STATE_DIR},
+    journal::{self, Mark, STATE_DIR},
     ledger::{Entry, Found, Ledger, MEMBERS, Page, lock_member},
     whose::{host_name, unusable},
 };
@@ -55,6 +55,8 @@ pub(crate) struct Joined {
     pub(crate) member: Member,
     pub(crate) start: Start,
     pub(crate) alone: bool,
+    /// What the ledger knew of the journal to be read.
+    pub(crate) mark: Option<Mark>,
 }
 
 /// Joins the root.
@@ -194,6 +196,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         ..old
     };
     let (incarnation, lease) = (entry.incarnation, entry.lease);
+    let mark = page.mark(number);
     if let Some(m) = page.member_mut(number) {
         *m = Some(entry);
     }
@@ -209,6 +212,9 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         () if dead_own.is_some() && lease > 0 => Start::Replay,
         () => Start::Fresh,
     };
+    // the journal is the new owner's, as it is
+    let mark = mark.filter(|_| start == Start::Replay);
+    page.set_mark(number, mark);
     if start != Start::Replay {
         // those who live write theirs
         let gone = |n: u32| if walk { !live.contains(&n) } else { n == number };
@@ -226,6 +232,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
             member,
             start,
             alone: live.is_empty(),
+            mark,
         },
     ))
 }
@@ -293,14 +300,16 @@ impl Member {
             if let Some(Some(e)) = p.member_mut(number) {
                 e.lease = 0;
             }
+            p.set_mark(number, None);
         })?;
         forget_files(disk, root, &|_| true)?;
         Ok(done.is_some())
     }
 
-    /// Ends the membership; what it owns stays leased for its next owner.
-    pub(crate) fn leave(self, held: u64) {
+    /// Ends the membership; what it owns stays leased for its next owner, who finds the journal as it is now.
+    pub(crate) fn leave(self, held: u64, mark: Option<Mark>) {
         let done = self.change(|p| {
+            p.set_mark(self.number, mark.map(|m| Mark { held, ..m }));
             if let Some(Some(e)) = p.member_mut(self.number) {
                 e.held = held;
                 e.want = 0;

@@ -5,11 +5,11 @@
 //! | `settings.rs` | the settings and their checks |
 //! | `open.rs`, `load_root.rs`, `walk.rs`, `trim.rs`, `whose.rs` | opening a root: joining, journal or survey, sweep, trim, identity |
 //! | `around.rs` | whose bound an engine would break: members beside it, roots above and below |
-//! | `ledger.rs`, `member.rs`, `keep.rs`, `keeping.rs` | who owns how much of a root's bytes; the thread that settles that, and how it ends |
+//! | `ledger.rs`, `member.rs`, `keep.rs`, `keeping.rs`, `adopt.rs` | who owns how much of a root's bytes; the thread that settles that, and how it ends; what the dead left |
 //! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `layout.rs`, `trailer.rs` | the names of files and the page behind each block |
 //! | `core.rs`, `index.rs`, `table.rs`, `pins.rs` | the state behind the one lock |
-//! | `dirs.rs`, `leaves.rs` | directories: made, counted, removed; a number for each |
+//! | `dirs.rs`, `leaves.rs`, `emptied.rs` | directories: made, counted, removed; a number for each; those that could not go |
 //! | `shared.rs` | making room and removing files |
 //! | `later.rs` | what the scheduler leaves to the workers |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
@@ -23,12 +23,14 @@
 
 mod abroad;
 pub mod admin;
+mod adopt;
 mod around;
 #[cfg(feature = "testing")]
 mod bench;
 mod bounce;
 pub(crate) mod core;
 pub(crate) mod dirs;
+mod emptied;
 mod guard;
 pub(crate) mod index;
 pub(crate) mod journal;

@@ -14,6 +14,7 @@ use super::{
     keep::Keeper,
     keeping::{End, Keeping},
     layout::first_temp,
+    ledger::Look,
     member::{Joined, Joiner, Member, Start, join},
     progress::Meter,
     settings::{FsSettings, Layout, PACK_BELOW, min_pack_bound},
@@ -265,6 +266,12 @@ fn keep(shared: &Arc<Shared>, j: Joined) -> Result<Keeping> {
         alone: j.alone,
         end: Arc::new(End::default()),
         followers: Default::default(),
+        readings: 0,
+        mark: j.mark,
+        read: Default::default(),
+        adopting: None,
+        above: None,
+        emptied: Default::default(),
         dead: Default::default(),
         unusable: Default::default(),
         compact_at: 0,
@@ -353,7 +360,11 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
         Error::new(
             ErrorKind::Full,
             "open root",
-            format!("no room within the bound for {cost} bytes: {}", no.0.as_str()),
+            format!(
+                "no room within the bound for {cost} bytes: {}{}",
+                no.0.as_str(),
+                others(shared, member)
+            ),
         )
     })?;
     let touched = [root.clone(), config_dir.clone(), config.clone()];
@@ -389,6 +400,27 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     )?;
     count_own(shared);
     answer(shared, done)
+}
+
+/// Who else has how much of the root, for a message.
+fn others(shared: &Shared, member: &Member) -> String {
+    let Ok(Look::Page(page)) = member.ledger.look() else {
+        return String::new();
+    };
+    let all: Vec<String> = page
+        .used()
+        .filter(|&(n, e)| n != member.number && e.lease > 0)
+        .map(|(_, e)| format!("{} bytes are held by {}", e.lease, e.who()))
+        .collect();
+    let root = shared.params.root.display();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; {}. What a dead one left beside living ones with a journal that cannot be used stays so until all of them \
+             have ended and {root} is opened again",
+            all.join(", ")
+        ),
+    }
 }
 
 /// Counts our namespace's own directory, unless it is counted.

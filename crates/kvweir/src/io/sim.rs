@@ -50,6 +50,8 @@ pub enum SimFault {
     Short,
     /// A bit of what is read or written flips; another call is not disturbed.
     Flip,
+    /// A write moves half of its bytes and then fails with this errno; another call fails with it and does nothing.
+    Torn(i32),
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +85,7 @@ const ENOTEMPTY: i32 = 39;
 
 impl Tree {
     /// Counts a step; the dead do nothing.
-    fn step(&mut self, life: u64) -> io::Result<()> {
+    fn step(&mut self, life: u64, writes: bool) -> io::Result<()> {
         if life != self.life {
             return Err(errno(EIO));
         }
@@ -92,6 +94,8 @@ impl Tree {
             Some((n, SimFault::Die)) if self.steps > n => Err(errno(EIO)),
             Some((n, SimFault::From(e))) if self.steps > n => Err(errno(e)),
             Some((n, SimFault::Once(e))) if self.steps == n + 1 => Err(errno(e)),
+            // a write fails by itself, half way
+            Some((n, SimFault::Torn(e))) if self.steps == n + 1 && !writes => Err(errno(e)),
             _ => Ok(()),
         }
     }
@@ -309,8 +313,13 @@ impl SimDisk {
     }
 
     fn tree(&self) -> io::Result<MutexGuard<'_, Tree>> {
+        self.step(false)
+    }
+
+    /// As [`tree`](Self::tree); with `writes`, for a call that writes bytes.
+    fn step(&self, writes: bool) -> io::Result<MutexGuard<'_, Tree>> {
         let mut t = lock(&self.0);
-        t.step(self.1)?;
+        t.step(self.1, writes)?;
         Ok(t)
     }
 }
@@ -509,12 +518,13 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let mut t = self.disk.tree()?;
+        let mut t = self.disk.step(true)?;
         let mut d = lock(&self.data);
         let mut all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         match (t.here(), all.first_mut()) {
             (Some(SimFault::Short), _) => all.truncate(1),
             (Some(SimFault::Flip), Some(byte)) => *byte ^= 4,
+            (Some(SimFault::Torn(_)), _) => all.truncate(all.len() / 2),
             _ => {}
         }
         let end = offset as usize + all.len();
@@ -526,7 +536,10 @@ impl DiskFile for SimFile {
         }
         t.clock += 1;
         d.mtime_ns = t.clock;
-        Ok(all.len())
+        match t.here() {
+            Some(SimFault::Torn(e)) => Err(errno(e)),
+            _ => Ok(all.len()),
+        }
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {

@@ -146,6 +146,8 @@ pub struct TierStats {
     pub effective_bound_bytes: Option<u64>,
     /// Whether stores still wait for a walk or trim begun at start: what is held may be above the bound.
     pub trimming: bool,
+    /// Bytes below the root beyond the bound, or beyond this member's share of it: to be removed yet, or cannot be.
+    pub above_bound_bytes: u64,
     /// Blocks with at least one pin.
     pub pinned_blocks: u64,
     /// The most blocks that were pinned at one time.

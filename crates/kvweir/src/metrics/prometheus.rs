@@ -115,6 +115,7 @@ mod tests {
             bound_bytes: Some(next()),
             effective_bound_bytes: Some(next()),
             trimming: false,
+            above_bound_bytes: next(),
             pinned_blocks: next(),
             pinned_peak: next(),
             pin_leases_expired: next(),

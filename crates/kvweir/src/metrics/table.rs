@@ -171,6 +171,14 @@ pub const METRICS: &[Metric] = &[
         read: |s| s.tier.effective_bound_bytes.map_or_else(Vec::new, one),
     },
     Metric {
+        name: "kvweir_above_bound_bytes",
+        help: "Bytes below the root beyond the bound or beyond this member's share of it: they are being removed, or cannot be.",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        labels: &["tier"],
+        read: |s| one(s.tier.above_bound_bytes),
+    },
+    Metric {
         name: "kvweir_pinned_blocks",
         help: "Blocks with at least one pin.",
         kind: Kind::Gauge,

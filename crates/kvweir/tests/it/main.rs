@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod appends;
+#[cfg(test)]
 mod around;
 #[cfg(test)]
 mod broken;
@@ -20,6 +22,8 @@ mod conformance;
 mod crash;
 #[cfg(test)]
 mod engines;
+#[cfg(test)]
+mod followers;
 #[cfg(test)]
 mod foreign_names;
 #[cfg(test)]
@@ -39,7 +43,11 @@ mod fs_truth;
 #[cfg(test)]
 mod handover;
 #[cfg(test)]
+mod journal_trust;
+#[cfg(test)]
 mod matrix;
+#[cfg(test)]
+mod matrix_members;
 #[cfg(test)]
 mod model;
 mod pack;

@@ -1,12 +1,15 @@
 //! Every I/O step of opening, storing, loading, evicting, compacting and closing meets every fault, and after each of
 //! these runs the directory is opened again on a healthy disk: the bound held at every step, no byte is wrong, every job
-//! was reported, the account is what lies there, and nothing is left over (I1, I2, I4, I6, I10).
+//! was reported, the account is what lies there, nothing is left over (I1, I2, I4, I6, I10), and the journal of whoever
+//! was open is believed. Starts on what others left and those who follow others are in `matrix_members.rs`.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use kvweir::{
     fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{
+        Disk,
+        fault::{FaultDisk, Op},
         pool::PoolSize,
         sim::{SimDisk, SimFault},
     },
@@ -23,11 +26,16 @@ fn bound(layout: Layout) -> u64 {
     room_for(BOUND_BLOCKS, layout)
 }
 
-fn open(disk: &SimDisk, layout: Layout, boot: u8) -> kvweir::Result<Client<FsTier>> {
+fn open(disk: &(impl Disk + Clone + 'static), layout: Layout, boot: u8) -> kvweir::Result<Client<FsTier>> {
     open_with(disk, layout, bound(layout), boot)
 }
 
-fn open_with(disk: &SimDisk, layout: Layout, bound: u64, boot: u8) -> kvweir::Result<Client<FsTier>> {
+fn open_with(
+    disk: &(impl Disk + Clone + 'static),
+    layout: Layout,
+    bound: u64,
+    boot: u8,
+) -> kvweir::Result<Client<FsTier>> {
     let settings = FsSettings {
         max_bytes: Some(bound),
         layout,
@@ -42,10 +50,11 @@ fn open_with(disk: &SimDisk, layout: Layout, bound: u64, boot: u8) -> kvweir::Re
     Ok(Client::new(Box::new(tier), 32, LEN))
 }
 
-/// One life: stores beyond the bound, loads, uses. What fails is no matter here; the client checks what it gets.
-fn life(disk: &SimDisk, layout: Layout, boot: u8, from: u64) {
+/// One life: stores beyond the bound, loads, uses. What fails is no matter here; the client checks what it gets. Returns
+/// whether the root was opened.
+fn life(disk: &SimDisk, layout: Layout, boot: u8, from: u64) -> bool {
     let Ok(mut c) = open(disk, layout, boot) else {
-        return;
+        return false;
     };
     // packed, a whole job takes slots together, so that there is more than one extent, and they are reused
     let blocks = match layout {
@@ -73,12 +82,21 @@ fn life(disk: &SimDisk, layout: Layout, boot: u8, from: u64) {
     let s = c.tier.stats();
     assert_eq!(s.pinned_blocks, 0);
     c.tier.shutdown();
+    true
 }
 
-/// Opens what a fault left and checks everything.
-fn check(disk: &SimDisk, layout: Layout, boot: u8, what: &str) {
+/// Opens what a fault left and checks everything; with `believed`, that it needs no walk.
+fn check(disk: &SimDisk, layout: Layout, boot: u8, believed: bool, what: &str) {
     let next = disk.next_life();
-    let mut c = open(&next, layout, boot).unwrap_or_else(|e| panic!("{what}: does not open again: {e}"));
+    let seen = FaultDisk::new(Arc::new(next.clone()));
+    seen.record();
+    let mut c = open(&seen, layout, boot).unwrap_or_else(|e| panic!("{what}: does not open again: {e}"));
+    let own = Path::new(ROOT).join(ns("model").dir());
+    let lists = |r: Vec<(Op, std::path::PathBuf)>| r.iter().any(|(op, p)| *op == Op::List && *p == own);
+    assert!(
+        !(lists(seen.take_record()) && believed),
+        "{what}: the journal was not believed"
+    );
     for n in 0..80 {
         if !c.holds(&keys(n..n + 1)[0]) {
             continue;
@@ -123,6 +141,7 @@ fn faults() -> Vec<SimFault> {
     // EIO ENOSPC EMFILE EACCES EROFS ESTALE ETIMEDOUT EDQUOT ENODEV EBADMSG EINTR
     all.extend([5, 28, 24, 13, 30, 116, 110, 122, 19, 74, 4].map(SimFault::Once));
     all.extend([5, 28, 30].map(SimFault::From));
+    all.extend([5, 28].map(SimFault::Torn));
     all
 }
 
@@ -152,14 +171,15 @@ fn every_step_meets_every_fault_and_the_directory_is_sound_after_each(layout: La
                     "{fault:?} at step {n} of the {} life",
                     if begun { "second" } else { "first" }
                 );
-                life(&disk, layout, 1, 20);
+                let opened = life(&disk, layout, 1, 20);
                 assert!(
                     disk.bytes().0 <= bound(layout) + 4096,
                     "{what}: {} of {}",
                     disk.bytes().0,
                     bound(layout)
                 );
-                check(&disk, layout, 1, &what);
+                // bytes that were read or written wrong may be a journal's
+                check(&disk, layout, 1, opened && fault != SimFault::Flip, &what);
                 *tried.entry(format!("{fault:?}")).or_default() += 1;
             }
         }
@@ -185,7 +205,7 @@ fn after_a_power_loss_nothing_wrong_is_served_and_nothing_leaks(layout: Layout) 
         disk.die_at(rng.below(300));
         life(&disk, layout, 1, 20);
         disk.lose_power(&mut |below| rng.below(below));
-        check(&disk, layout, 2, &format!("power loss, seed {seed}"));
+        check(&disk, layout, 2, false, &format!("power loss, seed {seed}"));
     }
 }
 

@@ -4,10 +4,11 @@
 use std::{path::Path, sync::Arc};
 
 use kvweir::{
+    clock::ManualClock,
     fs::Layout,
     io::{
         fault::{FaultDisk, Op},
-        sim::SimDisk,
+        sim::{SimDisk, SimFault},
     },
     tier::{BlockOutcome, RequestId, Tier},
 };
@@ -119,6 +120,72 @@ fn a_death_at_any_step_of_the_hand_over_loses_nothing_that_was_acknowledged() {
         let got = c.store(RequestId(1), &keys(50..52));
         assert!(got.iter().all(|o| *o == BlockOutcome::Stored), "{got:?}");
         c.tier.on_request_finished(RequestId(1), &[]);
+        within(&disk, bound);
+    });
+}
+
+/// Part of a record was written when the append failed; others appended meanwhile, and the next generation began.
+#[test]
+fn an_append_that_fails_half_way_beside_the_hand_over_does_not_cost_the_journal() {
+    explore(|seed| {
+        let mut rng = Rng(seed);
+        let layout = layout_of(seed);
+        let bound = bound_of(layout, 60);
+        let mut disk = disk();
+        let mut c = open_as(layout, &disk, bound);
+        store(&mut c, &keys(0..4));
+        let at = disk.steps() + rng.below(160);
+        // ENOSPC, EIO
+        disk.fail_at(at, SimFault::Torn(if rng.below(2) == 0 { 28 } else { 5 }));
+        let mut jobs = Vec::new();
+        for n in 1..4 {
+            let ns = 10 * n..10 * n + 3;
+            jobs.push(c.submit_store(RequestId(n), &keys(ns)));
+            if rng.below(2) == 0 {
+                c.tier.compact();
+            }
+        }
+        for job in jobs {
+            c.wait(job);
+        }
+        disk.heal();
+        (1..4).for_each(|n| c.tier.on_request_finished(RequestId(n), &[key(0)]));
+        c.tier.compact();
+        let published = held(&mut c, 40);
+        assert!(!published.is_empty());
+        c.tier.shutdown();
+        drop(c);
+        (c, disk) = reopen(layout, &disk, bound);
+        let there = held(&mut c, 40);
+        assert!(
+            published.iter().all(|n| there.contains(n)),
+            "{published:?}, there {there:?}"
+        );
+        all_load(&mut c, &there);
+        quiet(&mut c, &disk, bound, 40);
+    });
+}
+
+/// Two of one namespace: one stores and folds its journal again and again, the other reads it at its own pace.
+#[test]
+fn who_follows_comes_to_know_all_whatever_is_folded_meanwhile() {
+    explore(|seed| {
+        let mut rng = Rng(seed);
+        let (disk, clock, bound) = (disk(), Arc::new(ManualClock::new()), bound(60));
+        let mut a = client(builder(disk.clone(), &clock, bound));
+        store(&mut a, &keys(0..4));
+        let mut b = client(builder(disk.clone(), &clock, bound));
+        for n in 1..6 {
+            store(&mut a, &keys(5 * n..5 * n + 2));
+            if rng.below(3) > 0 {
+                a.tier.compact();
+            }
+            pause(rng.below(200));
+        }
+        let there = held(&mut a, 40);
+        soon("the other knows all of it", &clock, || {
+            there.iter().all(|&n| b.holds(&key(n)))
+        });
         within(&disk, bound);
     });
 }

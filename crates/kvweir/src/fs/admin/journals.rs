@@ -161,7 +161,13 @@ impl Admin {
         let mut numbers: HashMap<PathBuf, u32, FixedState> = HashMap::default();
         let mut names = BTreeSet::new();
         for (member, _) in page.used() {
-            let r = match journal::replay(&*self.disk, &self.root, member, fs_block) {
+            let r = match journal::replay(
+                &*self.disk,
+                &self.root,
+                member,
+                fs_block,
+                page.mark(member).as_ref(),
+            ) {
                 Ok(r) => r,
                 Err(Unusable::Missing) => {
                     return Ok(Journals::without(format!(

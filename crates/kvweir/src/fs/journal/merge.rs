@@ -5,8 +5,9 @@ use std::{collections::HashSet, io, path::Path};
 use super::{
     read::{Unusable, load},
     record::{FRAME_BYTES, Facts},
+    snapshot::Snapshot,
     state::State,
-    write::{Rotation, SNAPSHOT_BASE, Snapshot},
+    write::{Rotation, SNAPSHOT_BASE},
 };
 use crate::{
     block::Key,

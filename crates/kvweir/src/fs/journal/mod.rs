@@ -3,9 +3,11 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `record.rs` | the format |
-//! | `write.rs` | [`Journal`]: appends, changes generation |
+//! | `write.rs`, `out.rs` | [`Journal`]: appends, changes generation; the file that is written |
+//! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
 //! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
 //! | `replay.rs` | [`replay()`]: what a dead member owned |
+//! | `mark.rs` | [`Mark`]: what the ledger knows of it |
 //! | `merge.rs` | [`merge()`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
 //!
@@ -17,10 +19,13 @@
 
 mod blocks;
 mod follow;
+mod mark;
 mod merge;
+mod out;
 mod read;
 pub(crate) mod record;
 mod replay;
+mod snapshot;
 mod state;
 pub(crate) mod write;
 
@@ -28,11 +33,13 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use blocks::Owned;
 pub(crate) use follow::{Follower, Step};
+pub(crate) use mark::{MARK_BYTES, Mark};
 pub(crate) use merge::merge;
 pub(crate) use read::{Unusable, files_of};
 pub(crate) use record::{DirCosts, Facts, units};
 pub(crate) use replay::{Replayed, replay};
-pub(crate) use write::{CREDIT_BLOCKS, Journal, Resume, Snapshot};
+pub(crate) use snapshot::Snapshot;
+pub(crate) use write::{CREDIT_BLOCKS, Journal, Resume};
 
 /// The directory, below a bounded root, of ledger, member locks and journals.
 pub(crate) const STATE_DIR: &str = ".kvweir";

@@ -6,10 +6,11 @@ use std::{
 };
 
 use super::{
-    STATE_DIR, parse_name, path,
+    STATE_DIR,
+    out::Older,
+    parse_name, path,
     record::{HEADER_BYTES, Header},
     state::State,
-    write::Older,
 };
 use crate::io::{
     Disk, DiskFile,
@@ -58,6 +59,16 @@ pub(crate) fn files_of(disk: &dyn Disk, root: &Path, member: u32) -> io::Result<
     Ok(found)
 }
 
+/// A journal that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) generation: u32,
+    pub(super) nonce: u64,
+    pub(super) line: u64,
+    /// Bytes up to the last whole frame.
+    pub(super) len: u64,
+}
+
 /// The files of a member that count, read.
 pub(super) struct Loaded {
     pub(super) state: State,
@@ -67,6 +78,8 @@ pub(super) struct Loaded {
     pub(super) older: Vec<Older>,
     /// The last journal, its header, and bytes up to the last whole frame.
     pub(super) last: Option<(Older, Header, u64)>,
+    /// All journals that count, oldest first.
+    pub(super) seen: Vec<Seen>,
 }
 
 /// Reads the files of a member, journals up to generation `upto`.
@@ -78,7 +91,7 @@ pub(super) fn load(
     upto: u32,
 ) -> Result<Loaded, Unusable> {
     let found = files_of(disk, root, member)?;
-    let mut base = None;
+    let (mut base, mut nonce) = (None, None);
     let mut state = State::default();
     let mut older = Vec::new();
     for &(snapshot, generation) in found.iter().rev().filter(|f| f.0 && f.1 <= upto) {
@@ -86,9 +99,10 @@ pub(super) fn load(
         let at = path(root, snapshot, member, generation);
         let mut bytes = Window::open(disk, &at)?;
         match tried.file(&mut bytes, member, generation, true) {
-            Ok((_, _, true)) => {
+            Ok((header, _, true)) => {
                 state = tried;
                 base = Some(generation);
+                nonce = Some(header.nonce);
                 older.push(bytes.counts(at, fs_block)?);
                 break;
             }
@@ -112,6 +126,7 @@ pub(super) fn load(
     }
     let newest = journals.last().copied();
     let mut last = None::<(Older, Header, u64)>;
+    let mut seen = Vec::new();
     for generation in journals {
         let at = path(root, false, member, generation);
         let mut bytes = Window::open(disk, &at)?;
@@ -127,6 +142,19 @@ pub(super) fn load(
                     Unusable::Damaged(what) => Unusable::Damaged(format!("{}: {what}", at.display())),
                     other => other,
                 })?;
+        // snapshot and journal of a generation are of one writer
+        if nonce.take().is_some_and(|n| n != header.nonce) {
+            return Err(Unusable::Damaged(format!(
+                "{}: it is another root's",
+                at.display()
+            )));
+        }
+        seen.push(Seen {
+            generation,
+            nonce: header.nonce,
+            line: header.line,
+            len,
+        });
         let file = bytes.counts(at, fs_block)?;
         older.extend(last.replace((file, header, len)).map(|(before, ..)| before));
     }
@@ -135,6 +163,7 @@ pub(super) fn load(
         found,
         older,
         last,
+        seen,
     })
 }
 

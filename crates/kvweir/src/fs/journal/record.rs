@@ -10,7 +10,8 @@
 //! | 20..24 | 0 |
 //! | 24..32 | nonce: differs from file to file |
 //! | 32..40 | length of the blocks of the writer's namespace, in bytes |
-//! | 40..56 | 0 |
+//! | 40..48 | line: the same in all generations of a member's life; 0 where an older version began them |
+//! | 48..56 | 0 |
 //! | 56..64 | XXH3-64 of bytes 0..56 |
 //!
 //! and goes on with frames:
@@ -59,12 +60,14 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) nonce: u64,
     pub(crate) block_len: u64,
+    /// What the generations of one journal have in common; 0: not told.
+    pub(crate) line: u64,
 }
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        let fields: [&[u8]; 8] = [
+        let fields: [&[u8]; 9] = [
             MAGIC,
             &VERSION.to_le_bytes(),
             &u16::from(self.snapshot).to_le_bytes(),
@@ -73,6 +76,7 @@ impl Header {
             &[0; 4],
             &self.nonce.to_le_bytes(),
             &self.block_len.to_le_bytes(),
+            &self.line.to_le_bytes(),
         ];
         for (to, &from) in out.iter_mut().zip(fields.concat().iter()) {
             *to = from;
@@ -102,6 +106,7 @@ impl Header {
             generation,
             nonce: r.u64()?,
             block_len: r.u64()?,
+            line: r.u64()?,
         })
     }
 }

@@ -9,6 +9,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     blocks::Owned,
+    mark::Mark,
     path,
     read::{Unusable, load},
     state::State,
@@ -40,9 +41,16 @@ pub(crate) struct Replayed {
     pub(crate) bytes: u64,
 }
 
-/// Reads what `member` owned when it died.
-pub(crate) fn replay(disk: &dyn Disk, root: &Path, member: u32, fs_block: u64) -> Result<Replayed, Unusable> {
+/// Reads what `member` owned when it died, and compares it with what the ledger knows of its journal.
+pub(crate) fn replay(
+    disk: &dyn Disk,
+    root: &Path,
+    member: u32,
+    fs_block: u64,
+    mark: Option<&Mark>,
+) -> Result<Replayed, Unusable> {
     let read = load(disk, root, member, fs_block, u32::MAX)?;
+    mark.map_or(Ok(()), |m| m.fits(&read.seen))?;
     let counted = || read.older.iter().chain(read.last.as_ref().map(|l| &l.0));
     let mut out = Replayed {
         stale: read
@@ -61,6 +69,7 @@ pub(crate) fn replay(disk: &dyn Disk, root: &Path, member: u32, fs_block: u64) -
         older: read.older,
     });
     read.state.into(&mut out);
+    mark.map_or(Ok(()), |m| m.covers(&out))?;
     Ok(out)
 }
 

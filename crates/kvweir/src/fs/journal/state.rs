@@ -17,6 +17,10 @@ use crate::{
     },
 };
 
+/// Bytes in which a block is told: some 60, or twice that. Room is made for those that were read, whatever a file's
+/// length says.
+const A_BLOCK: usize = 120;
+
 /// The state while frames are read.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -45,9 +49,7 @@ impl State {
             return Err(damaged("it is another file's".into()));
         }
         bytes.advance(HEADER_BYTES);
-        // a block is told in some 60 bytes, or in twice that
-        self.blocks
-            .reserve(usize::try_from(bytes.len()? / 120).unwrap_or(0));
+        self.blocks.reserve(bytes.rest().len() / A_BLOCK);
         let (mut at, mut records) = (HEADER_BYTES as u64, 0);
         let whole = loop {
             match decode(header.nonce, at, bytes.rest()) {
@@ -55,6 +57,7 @@ impl State {
                     if !bytes.more()? {
                         break false;
                     }
+                    self.blocks.reserve(bytes.rest().len() / A_BLOCK);
                 }
                 Frame::Damaged => return Err(damaged(format!("the frame at byte {at}"))),
                 Frame::Record(r, len) => {
@@ -146,6 +149,7 @@ impl State {
                 let &(ns, leaf) = self.shelves.get(&shelf)?;
                 match level {
                     0 => drop(self.tops.insert(ns, cost)),
+                    1 if cost == 0 => drop(self.highs.remove(&(ns, fan.high()))),
                     1 => drop(self.highs.insert((ns, fan.high()), cost)),
                     _ => self.leaves.set((ns, fan, leaf), cost),
                 }

@@ -2,15 +2,14 @@
 //! grows by is counted before it is written, and what the file system may take beside that is reserved (I1).
 
 use std::{
-    collections::{HashMap, HashSet},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
-use foldhash::fast::FixedState;
-
 use super::{
+    mark::Mark,
+    out::{Older, Out},
     path,
     record::{At, DirCosts, Facts, HEADER_BYTES, Header, Record},
 };
@@ -18,7 +17,7 @@ use crate::{
     block::Fingerprint,
     fs::{core::Core, index::Shelf, layout::Fan},
     io::{
-        Disk, DiskFile, Stat,
+        Disk, DiskFile,
         disk::{OpenMode, write_all_at},
         round_up,
         tree::most_allocated,
@@ -36,16 +35,14 @@ const TOUCHES: usize = 4096;
 const MAX_OWED: usize = 64;
 /// Bytes of a snapshot beside its blocks and directories: header, names, end.
 pub(crate) const SNAPSHOT_BASE: u64 = 4096;
-/// Bytes of a snapshot written at once.
-const PIECE: usize = 256 << 10;
 /// File system blocks reserved for a journal to grow by.
 pub(crate) const CREDIT_BLOCKS: u64 = 4;
 
 /// A journal that is being written.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    disk: Arc<dyn Disk>,
-    root: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) root: PathBuf,
     member: u32,
     fs_block: u64,
     /// Taken before the tier's core lock; held across appends.
@@ -58,35 +55,6 @@ pub(crate) struct Journal {
     lost: AtomicBool,
 }
 
-#[derive(Debug)]
-struct Out {
-    file: Box<dyn DiskFile>,
-    header: Header,
-    len: u64,
-    /// Bytes counted for it beyond those of its length.
-    extra: u64,
-    /// The other files that a replay would read: the snapshot, and journals that no snapshot has taken in yet. Also
-    /// what could not be removed.
-    older: Vec<Older>,
-    shelves: HashMap<Shelf, u16, FixedState>,
-    /// What was begun and has not ended: said again at the begin of each generation.
-    open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
-    /// Removals that are not written yet: they go before any other record.
-    owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
-    /// Names of namespaces by number.
-    names: Vec<String>,
-    buf: Vec<u8>,
-}
-
-/// A file that counts beside the one that is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Older {
-    pub(crate) path: PathBuf,
-    pub(crate) len: u64,
-    /// Bytes counted for it.
-    pub(crate) bytes: u64,
-}
-
 /// Where a journal that is there goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resume {
@@ -97,17 +65,6 @@ pub(crate) struct Resume {
     pub(crate) bytes: u64,
     /// The other files that were read.
     pub(crate) older: Vec<Older>,
-}
-
-impl Older {
-    /// A file that takes what `stat` says.
-    pub(crate) fn by(path: PathBuf, stat: &Stat, fs_block: u64) -> Self {
-        Self {
-            path,
-            len: stat.len,
-            bytes: stat.counted(fs_block),
-        }
-    }
 }
 
 impl Journal {
@@ -134,6 +91,7 @@ impl Journal {
                 generation: 0,
                 nonce,
                 block_len,
+                line: nonce,
             },
             len: 0,
             bytes: 0,
@@ -148,19 +106,13 @@ impl Journal {
             write_all_at(&*file, &header.encode(), 0)?;
             len = HEADER_BYTES as u64;
         }
-        let out = Out {
-            file,
-            header,
-            len,
-            extra: bytes.saturating_sub(round_up(len, fs_block)),
-            older,
-            // defined anew in this life: a later definition of a number replaces an earlier one
-            shelves: HashMap::default(),
-            open: HashSet::default(),
-            owed: Vec::new(),
-            names,
-            buf: Vec::new(),
-        };
+        // shelves are defined anew in this life: a later definition of a number replaces an earlier one
+        let mut out = Out::new(file, header, len, names);
+        out.extra = bytes.saturating_sub(round_up(len, fs_block));
+        out.older = older;
+        // where a writer was killed part of a frame may lie behind the last whole one
+        out.torn = !is_new && !out.file.stat().is_ok_and(|s| s.len <= len);
+        let _ = out.mend();
         Ok(Self {
             disk: Arc::clone(disk),
             root,
@@ -195,6 +147,12 @@ impl Journal {
         self.spare.load(Ordering::Relaxed)
     }
 
+    /// What the ledger is to know of it; `None` where it is given up.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        let out = lock(&self.out);
+        (!self.lost.load(Ordering::Relaxed)).then(|| out.mark())
+    }
+
     /// Counts what its files take by now. A file system takes blocks of its own tree, or some beyond the end of a file,
     /// when it likes. The keeper's: nobody else gives a file up or begins one.
     pub(crate) fn look_again(&self, core: &Mutex<Core>) {
@@ -208,8 +166,15 @@ impl Journal {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
+        self.recount(core, &mut out, Some(older));
+    }
+
+    /// Counts the current file, and the others if they are given, as they are now.
+    fn recount(&self, core: &Mutex<Core>, out: &mut Out, older: Option<Vec<Older>>) {
         let before = out.bytes(self.fs_block);
-        out.older = older;
+        if let Some(older) = older {
+            out.older = older;
+        }
         if let Ok(stat) = out.file.stat() {
             out.extra = stat.allocated.saturating_sub(round_up(out.len, self.fs_block));
         }
@@ -219,7 +184,7 @@ impl Journal {
         } else if now < before {
             lock(core).journal_shrinks(before - now);
         }
-        self.note(&out);
+        self.note(out);
     }
 
     /// Tells the scheduler's side how long its files are.
@@ -270,12 +235,17 @@ impl Journal {
         blocks: impl IntoIterator<Item = (Fingerprint, (Shelf, Fan), Facts, Option<&'a [u8]>)>,
     ) -> io::Result<()> {
         let mut out = lock(&self.out);
+        let mut ended = Vec::new();
         for (fp, (shelf, fan), facts, key) in blocks {
             let (n, _) = out.shelf(shelf);
             out.put(&Record::Stored(At { fp, shelf: n, fan }, facts, key));
-            out.open.remove(&(fp, shelf, fan));
+            ended.push((fp, shelf, fan));
         }
-        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+        self.flush(core, &mut out)?;
+        ended.iter().for_each(|e| {
+            out.open.remove(e);
+        });
+        Ok(())
     }
 
     /// Directories that are there without blocks: shelf, level, place, cost in units of 512 bytes.
@@ -290,7 +260,12 @@ impl Journal {
                 cost,
             });
         }
-        self.flush(core, &mut out).inspect_err(|_| out.shelves.clear())
+        self.flush(core, &mut out)
+    }
+
+    /// What is there of these blocks is not known: said in each generation until it is.
+    pub(crate) fn doubt(&self, blocks: impl Iterator<Item = (Fingerprint, Shelf, Fan)>) {
+        lock(&self.out).open.extend(blocks);
     }
 
     /// A block's file is about to be removed.
@@ -318,12 +293,8 @@ impl Journal {
 
     fn pay(&self, core: &Mutex<Core>, out: &mut Out) {
         let owed = std::mem::take(&mut out.owed);
-        let mut defined = Vec::new();
         for &(fp, (shelf, fan), dirs) in &owed {
-            let (n, new) = out.shelf(shelf);
-            if new {
-                defined.push(shelf);
-            }
+            let (n, _) = out.shelf(shelf);
             out.put(&Record::Gone(At { fp, shelf: n, fan }, dirs));
         }
         match self.flush(core, out) {
@@ -334,9 +305,6 @@ impl Journal {
             }
             Err(error) => {
                 tracing::debug!(%error, "removals are not in the journal yet");
-                defined.iter().for_each(|s| {
-                    out.shelves.remove(s);
-                });
                 out.owed = owed;
             }
         }
@@ -364,13 +332,9 @@ impl Journal {
         if !out.owed.is_empty() {
             self.pay(core, &mut out);
         }
-        let (n, new) = out.shelf(shelf);
+        let (n, _) = out.shelf(shelf);
         out.put(&record(At { fp, shelf: n, fan }));
         let done = self.flush(core, &mut out);
-        if done.is_err() && new {
-            // its definition is not in the file
-            out.shelves.remove(&shelf);
-        }
         if opens {
             out.open.insert((fp, shelf, fan));
         } else if done.is_ok() {
@@ -381,22 +345,29 @@ impl Journal {
 
     fn flush(&self, core: &Mutex<Core>, out: &mut Out) -> io::Result<()> {
         if self.lost.load(Ordering::Relaxed) {
-            out.buf.clear();
+            out.take_back();
             return Ok(());
+        }
+        if out.torn {
+            // what was put together before it was known what lies behind goes with the next try
+            if let Err(e) = out.mend().and_then(|()| out.covers()) {
+                out.take_back();
+                return Err(e);
+            }
+            self.recount(core, out, None);
         }
         let end = out.len + out.buf.len() as u64;
         let grows = round_up(end, self.fs_block) - round_up(out.len, self.fs_block);
         if grows > 0 {
             lock(core).journal_grows(grows);
         }
-        let done = write_all_at(&*out.file, &out.buf, out.len);
-        out.buf.clear();
-        if done.is_ok() {
-            out.len = end;
-            self.note(out);
-        } else if grows > 0 {
-            // what was written of it is overwritten by the next frame; until then it may be there
-            lock(core).journal_shrinks(grows);
+        let done = out.write();
+        match &done {
+            Ok(()) => self.note(out),
+            // what was written of it may be there
+            Err(_) if out.torn => out.extra += grows,
+            Err(_) if grows > 0 => lock(core).journal_shrinks(grows),
+            Err(_) => {}
         }
         done
     }
@@ -405,23 +376,34 @@ impl Journal {
     /// written with what is there from now on.
     pub(crate) fn rotate(&self, core: &Mutex<Core>, (nonce, block_len): (u64, u64)) -> io::Result<Rotation> {
         let mut out = lock(&self.out);
+        let line = out.header.line;
         let header = Header {
             generation: out.header.generation.wrapping_add(1),
             nonce,
             block_len,
+            line: if line == 0 { nonce } else { line },
             ..out.header
         };
         lock(core).journal_grows(self.fs_block);
         let to = path(&self.root, false, self.member, header.generation);
         let opened = self
-            .disk
-            .open(&to, OpenMode::CreateNew, false)
+            .make(core, &mut out, &to)
             .and_then(|f| write_all_at(&*f, &header.encode(), 0).map(|()| f));
         let file = match opened {
             Ok(f) => f,
             Err(e) => {
-                let _ = self.disk.remove_file(&to);
-                lock(core).journal_shrinks(self.fs_block);
+                match self.disk.remove_file(&to) {
+                    // it counts until the next try
+                    Err(stays) if stays.kind() != io::ErrorKind::NotFound => {
+                        self.forget(core, &mut out, &to);
+                        out.older.push(Older {
+                            path: to,
+                            len: 0,
+                            bytes: self.fs_block,
+                        });
+                    }
+                    _ => lock(core).journal_shrinks(self.fs_block),
+                }
                 return Err(e);
             }
         };
@@ -434,11 +416,7 @@ impl Journal {
         };
         let left = self.current(&out);
         out.older.push(left);
-        out.extra = 0;
-        out.file = file;
-        out.header = header;
-        out.len = HEADER_BYTES as u64;
-        out.shelves.clear();
+        out.turn_to(file, header, HEADER_BYTES as u64);
         self.note(&out);
         let open: Vec<_> = out.open.iter().copied().collect();
         for (fp, shelf, fan) in open {
@@ -447,6 +425,25 @@ impl Journal {
         }
         self.flush(core, &mut out)?;
         Ok(before)
+    }
+
+    /// Makes the file of a next generation. One that a failed try left is ours, and goes.
+    fn make(&self, core: &Mutex<Core>, out: &mut Out, to: &Path) -> io::Result<Box<dyn DiskFile>> {
+        match self.disk.open(to, OpenMode::CreateNew, false) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.remove_file(to)?;
+                self.forget(core, out, to);
+                self.disk.open(to, OpenMode::CreateNew, false)
+            }
+            r => r,
+        }
+    }
+
+    /// Counts a file no more that a failed try left.
+    fn forget(&self, core: &Mutex<Core>, out: &mut Out, path: &Path) {
+        let counted: u64 = out.older.iter().filter(|o| o.path == path).map(|o| o.bytes).sum();
+        out.older.retain(|o| o.path != path);
+        lock(core).journal_shrinks(counted);
     }
 
     /// The snapshot of the current generation is whole: what came before is removed. Returns the bytes freed.
@@ -527,144 +524,13 @@ impl Journal {
 /// A change of generation.
 #[derive(Debug)]
 pub(crate) struct Rotation {
-    header: Header,
-    names: Vec<String>,
+    pub(super) header: Header,
+    pub(super) names: Vec<String>,
 }
 
 impl Rotation {
     /// The snapshot's header.
     pub(crate) fn header(&self) -> &Header {
         &self.header
-    }
-}
-
-impl Out {
-    fn older_bytes(&self) -> u64 {
-        self.older.iter().map(|o| o.bytes).sum()
-    }
-
-    /// Bytes counted.
-    fn bytes(&self, fs_block: u64) -> u64 {
-        round_up(self.len, fs_block) + self.extra + self.older_bytes()
-    }
-
-    fn total(&self) -> u64 {
-        self.len + self.older_bytes()
-    }
-
-    /// Bytes that may come to be taken beyond those counted, when the journal has grown by what is reserved for that.
-    fn spare(&self, fs_block: u64) -> u64 {
-        let grown = round_up(self.len, fs_block) + CREDIT_BLOCKS * fs_block;
-        let current = (most_allocated(grown, fs_block) - grown).saturating_sub(self.extra);
-        let older = |o: &Older| most_allocated(o.len, fs_block).saturating_sub(o.bytes);
-        current + self.older.iter().map(older).sum::<u64>()
-    }
-
-    /// The number of a shelf in this file, defining it first where it is new.
-    fn shelf(&mut self, shelf: Shelf) -> (u16, bool) {
-        if let Some(&n) = self.shelves.get(&shelf) {
-            return (n, false);
-        }
-        let n = u16::try_from(self.shelves.len()).unwrap_or(u16::MAX);
-        let dir = self
-            .names
-            .get(usize::from(shelf.namespace))
-            .cloned()
-            .unwrap_or_default();
-        self.put(&Record::Shelf {
-            number: n,
-            leaf: shelf.leaf,
-            dir: &dir,
-        });
-        self.shelves.insert(shelf, n);
-        (n, true)
-    }
-
-    fn put(&mut self, record: &Record<'_>) {
-        let offset = self.len + self.buf.len() as u64;
-        record.encode(self.header.nonce, offset, &mut self.buf);
-    }
-}
-
-/// Writes the snapshot of a generation.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    out: Out,
-    records: u64,
-    limit: u64,
-}
-
-impl Snapshot {
-    /// Begins the snapshot of `rotation`'s generation, of at most `limit` bytes.
-    pub(crate) fn start(journal: &Journal, rotation: &Rotation, limit: u64) -> io::Result<Self> {
-        let header = rotation.header;
-        let to = path(&journal.root, true, header.member, header.generation);
-        let file = journal.disk.open(&to, OpenMode::CreateNew, false)?;
-        let out = Out {
-            file,
-            header,
-            len: 0,
-            extra: 0,
-            older: Vec::new(),
-            shelves: HashMap::default(),
-            open: HashSet::default(),
-            owed: Vec::new(),
-            names: rotation.names.clone(),
-            buf: header.encode().to_vec(),
-        };
-        Ok(Self {
-            out,
-            records: 0,
-            limit,
-        })
-    }
-
-    pub(crate) fn stored(
-        &mut self,
-        fp: Fingerprint,
-        (shelf, fan): (Shelf, Fan),
-        facts: Facts,
-        key: Option<&[u8]>,
-    ) -> io::Result<()> {
-        self.put(shelf, |shelf| Record::Stored(At { fp, shelf, fan }, facts, key))
-    }
-
-    pub(crate) fn dir(&mut self, shelf: Shelf, level: u16, fan: Fan, cost: u32) -> io::Result<()> {
-        self.put(shelf, |shelf| Record::Dir {
-            shelf,
-            level,
-            fan,
-            cost,
-        })
-    }
-
-    fn put<'a>(&mut self, shelf: Shelf, record: impl FnOnce(u16) -> Record<'a>) -> io::Result<()> {
-        let (n, new) = self.out.shelf(shelf);
-        self.out.put(&record(n));
-        self.records += 1 + u64::from(new);
-        if self.out.len + self.out.buf.len() as u64 + 64 > self.limit {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        if self.out.buf.len() >= PIECE {
-            self.flush()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        write_all_at(&*self.out.file, &self.out.buf, self.out.len)?;
-        self.out.len += self.out.buf.len() as u64;
-        self.out.buf.clear();
-        Ok(())
-    }
-
-    /// Closes the snapshot; returns its length in bytes.
-    pub(crate) fn end(mut self) -> io::Result<u64> {
-        self.out.put(&Record::End {
-            records: self.records,
-        });
-        self.flush()?;
-        Ok(self.out.len)
     }
 }

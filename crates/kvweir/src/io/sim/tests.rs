@@ -119,3 +119,18 @@ fn what_was_synced_survives_a_power_loss() {
         assert!(bytes.iter().all(|&b| b == 9));
     }
 }
+
+#[test]
+fn a_torn_write_leaves_half_of_it_and_the_next_call_works() {
+    let d = disk();
+    let p = Path::new("/d/f");
+    let f = d.open(p, OpenMode::CreateNew, false).unwrap();
+    d.fail_at(d.steps(), SimFault::Torn(ENOSPC));
+    let torn = write_full(&*f, &[7; 100], &[]);
+    assert_eq!(torn.unwrap_err().raw_os_error(), Some(ENOSPC));
+    assert_eq!(f.stat().unwrap().len, 50);
+    f.set_len(10).unwrap();
+    assert_eq!((f.stat().unwrap().len, d.bytes().1), (10, 4096));
+    f.set_len(0).unwrap();
+    assert_eq!(d.bytes().1, 0);
+}

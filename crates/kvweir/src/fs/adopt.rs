@@ -1,0 +1,202 @@
+//! Taking over what a dead member left, in steps of which each may fail and lose nothing (I1, I6): its journal is read and
+//! the leaves in doubt are looked at, which changes nothing; its blocks and its lease become ours in memory; then they
+//! are written into our journal, the lease passes in the ledger, and its files go. The last is tried again until it has
+//! been done: until then its own journal stands, its lock is ours, and shares are not settled.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use super::{
+    index::State,
+    journal::{self, Mark, Owned, Replayed, Unusable},
+    keep::Keeper,
+    ledger::Entry,
+    load_root::{
+        TOO_MANY_NAMESPACES, can_be_named, keys_are_known, log_blocks, look_at_doubt, mark_other_lengths,
+        remove, take,
+    },
+    member::OPEN_PATIENCE,
+};
+use crate::{io::DiskFile, sync::lock};
+
+/// A member whose process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dead {
+    pub(crate) number: u32,
+    pub(crate) incarnation: u32,
+    /// Of our namespace.
+    pub(crate) ours: bool,
+    pub(crate) lease: u64,
+}
+
+impl Dead {
+    pub(crate) fn of(number: u32, e: &Entry, seed: u64) -> Self {
+        Self {
+            number,
+            incarnation: e.incarnation,
+            ours: e.seed == seed,
+            lease: e.lease,
+        }
+    }
+}
+
+/// What is ours in memory and not yet on disk.
+#[derive(Debug)]
+pub(crate) struct Adoption {
+    dead: Dead,
+    /// Bytes of its files.
+    bytes: u64,
+    files: Vec<PathBuf>,
+    blocks: Vec<Owned>,
+    /// Whether it was told that it does not go on.
+    told: bool,
+    /// Its lock: nobody takes its number meanwhile.
+    _lock: Box<dyn DiskFile>,
+}
+
+impl Keeper {
+    /// The dead members of the root, and what the ledger knows of their journals.
+    pub(super) fn dead_members(&self) -> io::Result<Vec<(Dead, Option<Mark>)>> {
+        let seed = self.shared.ns.seed();
+        let (ledger, me) = (&self.member.ledger, self.member.number);
+        let done = self.member.change_within(OPEN_PATIENCE, |p| {
+            let mut dead = Vec::new();
+            for (n, e) in p.used().filter(|&(n, _)| n != me) {
+                if !ledger.is_live(n, Some(e))? {
+                    dead.push((Dead::of(n, e, seed), p.mark(n)));
+                }
+            }
+            Ok(dead)
+        })?;
+        done.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Takes over what a dead member left.
+    pub(super) fn take_over(&mut self, d: Dead) {
+        if self.adopting.is_some() {
+            return;
+        }
+        match self.adopt(d) {
+            Ok(()) => self.go_on_adopting(),
+            Err(Unusable::Io(error)) => tracing::warn!(%error, "a dead member's journal cannot be read now"),
+            Err(why) => {
+                tracing::warn!(
+                    tier = %self.shared.params.name, member = d.number, %why,
+                    "what a dead member left stays counted until the root is opened by one alone"
+                );
+                self.unusable.insert((d.number, d.incarnation));
+            }
+        }
+    }
+
+    fn adopt(&mut self, d: Dead) -> Result<(), Unusable> {
+        let s = Arc::clone(&self.shared);
+        let ledger = self.member.ledger.clone();
+        let taken = self.member.change(|p| -> io::Result<_> {
+            let Some(e) = p.member(d.number).filter(|e| e.incarnation == d.incarnation) else {
+                return Ok(None);
+            };
+            let held = ledger.take_member(d.number, Some(e))?;
+            Ok(held.map(|held| (held, e.lease, p.mark(d.number))))
+        })?;
+        let Some((held, lease, mark)) = taken.transpose()?.flatten() else {
+            return Ok(());
+        };
+        let (root, fs_block) = (&s.params.root, s.params.fs_block);
+        let read = match self.read.remove(&(d.number, d.incarnation)) {
+            Some(r) => Ok(r),
+            None => journal::replay(&*s.disk, root, d.number, fs_block, mark.as_ref()),
+        };
+        let mut r = match read {
+            // it died before it had a journal
+            Err(Unusable::Missing) if lease == 0 => Replayed::default(),
+            r => r?,
+        };
+        if !keys_are_known(&s, &r) {
+            return Err(Unusable::Damaged(
+                "it does not tell the keys that events need".into(),
+            ));
+        }
+        if !can_be_named(&s, &r) {
+            return Err(Unusable::Damaged(TOO_MANY_NAMESPACES.into()));
+        }
+        mark_other_lengths(&s, &mut r);
+        let looked = look_at_doubt(&s, &r, d.number)?;
+        let files = journal::files_of(&*s.disk, root, d.number)?;
+        let files = files
+            .into_iter()
+            .map(|(snapshot, g)| journal::path(root, snapshot, d.number, g));
+        let bytes = r.bytes;
+        {
+            // its bytes and its right to them come together
+            let mut core = lock(&s.core);
+            let bound = core.budget.bound().unwrap_or(0);
+            core.budget.set_bound(Some(bound.saturating_add(lease)));
+            core.budget.add_resident(bytes);
+        }
+        let taken = take(&s, r, looked, false);
+        s.dirs.note_emptied();
+        self.emptied.soon();
+        self.adopting = Some(Adoption {
+            dead: Dead { lease, ..d },
+            bytes,
+            files: files.collect(),
+            blocks: taken.blocks,
+            told: false,
+            _lock: held,
+        });
+        Ok(())
+    }
+
+    /// Goes on with what was taken over in memory.
+    pub(super) fn go_on_adopting(&mut self) {
+        let Some(mut a) = self.adopting.take() else { return };
+        let name = &self.shared.params.name;
+        match self.write_down(&mut a) {
+            Ok(()) => {
+                tracing::info!(
+                    tier = %name, member = a.dead.number, blocks = a.blocks.len(), lease_bytes = a.dead.lease,
+                    "took over what a dead member left"
+                );
+                self.claim_extents();
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut a.told, true) {
+                    tracing::warn!(
+                        tier = %name, member = a.dead.number, %error,
+                        "what a dead member left is ours and not written down yet; it is tried again"
+                    );
+                }
+                self.adopting = Some(a);
+            }
+        }
+    }
+
+    fn write_down(&self, a: &mut Adoption) -> io::Result<()> {
+        let s = &*self.shared;
+        if let Some(j) = s.journal.get() {
+            // what was evicted since its own journal tells, and nobody reads that again
+            a.blocks.retain(|o| {
+                let core = lock(&s.core);
+                let state = core.index.find(o.fp).map(|id| core.index.state(id));
+                matches!(state, Some(State::Ready | State::Bad | State::Extent))
+            });
+            log_blocks(s, j, &a.blocks)?;
+            j.dirs(&s.core, &s.dirs.empty_ones())?;
+        }
+        let (me, d) = (self.member.number, a.dead);
+        let passed = self.member.change_within(OPEN_PATIENCE, |p| {
+            if let Some(Some(e)) = p.member_mut(me) {
+                e.lease += d.lease;
+            }
+            if let Some(m) = p.member_mut(d.number) {
+                *m = None;
+            }
+        })?;
+        if passed.is_none() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        a.files.iter().for_each(|f| remove(s, f));
+        lock(&s.core).journal_shrinks(a.bytes);
+        Ok(())
+    }
+}
