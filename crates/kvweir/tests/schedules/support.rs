@@ -100,11 +100,7 @@ pub(crate) fn client(b: FsBuilder) -> Fs {
     Client::new(Box::new(b.open().unwrap()), 32, LEN)
 }
 
-pub(crate) fn open(disk: &SimDisk, bound: u64) -> Fs {
-    client(builder(disk.clone(), &Arc::default(), bound))
-}
-
-/// As [`open`], with a layout.
+/// A client of a tier on `disk`.
 pub(crate) fn open_as(layout: Layout, disk: &SimDisk, bound: u64) -> Fs {
     client(builder_of(
         settings_of(layout, bound),
