@@ -16,7 +16,7 @@ use kvweir::{
     io::{Region, pool::PoolSize, process::Home},
     metrics::{EvictReason, RefuseReason, TierStats},
     namespace::Namespace,
-    tier::{BlockOutcome, Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
+    tier::{Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
 };
 use pyo3::{
     exceptions::PyValueError,

@@ -238,7 +238,7 @@ fn what_is_set_aside_takes_few_bytes_and_gives_them_back() {
         let mut out = Vec::new();
         let unpinned = policy.memory_bytes();
         for round in 0..200 {
-            let pinned = |k: &u64| (k + round) % 4 > 0;
+            let pinned = |k: &u64| !(k + round).is_multiple_of(4);
             owner.pinned = (0..ALL).filter(pinned).collect();
             policy.victims(ALL / 3, &owner, &mut out);
             assert!(out.is_empty());
