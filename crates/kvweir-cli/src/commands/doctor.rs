@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(
         value_name = "ROOT",
         required_unless_present = "stanza",
-        conflicts_with = "stanza"
+        conflicts_with_all = ["stanza", "max_model_len", "bytes_per_token", "block_size"]
     )]
     root: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    stanza: stanza::Args,
+    stanza: stanza::StanzaArgs,
 }
 
 /// Runs the command.

@@ -20,7 +20,7 @@ const LONGEST: u64 = 16 << 20;
 /// Flags of `kvweir doctor --stanza`.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Settings of vLLM")]
-pub(crate) struct Args {
+pub(crate) struct StanzaArgs {
     /// Check the JSON of --kv-transfer-config instead of a root; - reads stdin
     #[arg(long, value_name = "FILE|-")]
     pub(crate) stanza: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 /// Checks the stanza in `file`.
-pub(crate) fn run(args: &Args, file: &Path, json: bool) -> Result<Ending> {
+pub(crate) fn run(args: &StanzaArgs, file: &Path, json: bool) -> Result<Ending> {
     let model = args
         .max_model_len
         .zip(args.bytes_per_token)

@@ -104,7 +104,12 @@ fn what_cannot_be_read_ends_with_2() {
             GOOD,
             "--max-model-len",
         ),
-        ("/root --max-model-len 1 --bytes-per-token 1", "", "--stanza"),
+        (
+            "/root --max-model-len 1 --bytes-per-token 1",
+            "",
+            "cannot be used with",
+        ),
+        ("/root --block-size 1", "", "cannot be used with"),
         ("", "", "ROOT"),
     ] {
         let ran = doctor(dir.path(), args, stdin);
