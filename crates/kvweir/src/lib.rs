@@ -8,10 +8,11 @@
 //! 1. The engine asks [`Manager::prepare_store`](manager::Manager::prepare_store) for slots, fills them, and calls
 //!    [`complete_store`](manager::Manager::complete_store): the block is in the primary tier.
 //! 2. It is cascaded to every secondary tier whose gate (bytes in flight, detector, policy) lets it pass.
-//! 3. A worker reserves bytes, writes the block with its trailer under a temporary name and publishes it by rename.
+//! 3. A worker reserves bytes, writes the block with its trailer under a temporary name and publishes it by rename; or,
+//!    where blocks are packed, into a slot of a preallocated file, and its record after it.
 //! 4. Later another request looks the block up: the primary has evicted it, the file tier answers "hit" and pins it.
 //! 5. At the end of the step the hits of a request go out as one load job; a worker reads each block straight into its
-//!    slot and compares key, namespace, length and checksum.
+//!    slot and compares key, namespace, length and checksum; of a packed block the tag that stands for all of them.
 //! 6. The block is readable again, or it is dropped, a `Removed` event goes out, and the engine computes it anew.
 //!
 //! # Rooms
@@ -20,7 +21,7 @@
 //! | [`manager`] | the calls of a scheduler: lookup, cascade, promotion, requests |
 //! | [`primary`] | host memory: slots, reference counts, policy |
 //! | [`tier`] | what a secondary tier promises; jobs, reports, the conformance kit |
-//! | [`fs`] | the bounded file tier |
+//! | [`fs`], [`pack`] | the bounded file tier, and how it packs small blocks |
 //! | [`evict`] | LRU, ARC, S3-FIFO |
 //! | [`pressure`] | detector, drop policies, gate |
 //! | [`stanza`] | settings as users of vLLM write them, and every mistake in them |

@@ -25,7 +25,7 @@ use crate::{
     clock::Instant,
     events::EventLog,
     evict::{Id, Policy, RequestTag, Residents},
-    metrics::{EvictReason, TierStats},
+    metrics::{EvictReason, RefuseReason, TierStats},
     tier::RequestId,
 };
 
@@ -253,7 +253,7 @@ impl Core {
 
     /// Pins `id` for a job: takes a pin that was handed to it over, or adds one.
     pub(crate) fn pin_for_job(&mut self, held: &mut Held, id: Id) {
-        if !held.take(id) {
+        if !self.pins.take(held, id) {
             self.pin(id);
         }
     }
@@ -303,14 +303,20 @@ impl Core {
 
     /// Takes back pins of requests that did not finish within `ttl`.
     pub(crate) fn expire_leases(&mut self, now: Instant, ttl: Duration) {
+        let (mut requests, mut first) = (0u64, None);
         while let Some(req) = self.pins.expired(now, ttl) {
-            tracing::warn!(
-                request = req.0,
-                ttl_s = ttl.as_secs_f64(),
-                "a request did not finish; its pins are released"
-            );
+            requests += 1;
+            first.get_or_insert(req.0);
             self.stats.pin_leases_expired += 1;
             self.end_request(req);
+        }
+        if let Some(request) = first {
+            tracing::warn!(
+                request,
+                requests,
+                ttl_s = ttl.as_secs_f64(),
+                "requests did not finish; their pins are released"
+            );
         }
     }
 
@@ -530,6 +536,15 @@ impl Core {
     pub(crate) fn above_bound(&self) -> u64 {
         let common = self.root_bound.map_or(0, |b| self.common.saturating_sub(b));
         self.budget.above_bound() + common
+    }
+
+    /// Why nothing more can be had: the bound, or a device that ran full below it.
+    pub(crate) fn why_no_room(&self) -> RefuseReason {
+        if self.budget.effective() == self.budget.bound() {
+            RefuseReason::NoRoom
+        } else {
+            RefuseReason::NoSpace
+        }
     }
 
     // --- numbers --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 //! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
     ops::Bound,
     path::Path,
@@ -28,6 +28,9 @@ const STRIPES: u32 = 64;
 const LOOKED_AT_ONCE: usize = 32;
 /// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
 const SMALL_DIR: u32 = 8;
+/// Directories from a leaf up to the root, both included; and those that a leaf needs below its namespace's.
+const LEVELS: usize = 4;
+const LEVELS_A_LEAF: usize = 2;
 
 /// First-level directories by namespace number and first three digits.
 type Stripe = Mutex<HashMap<(u16, u32), High, FixedState>>;
@@ -41,6 +44,8 @@ pub(crate) struct Dirs {
     /// First-level directories in which something without files of ours could not be removed: another member's lie in
     /// it, or foreign ones. Taken inside a stripe.
     emptied: Mutex<BTreeSet<(u16, u32)>>,
+    /// What went behind our back, until somebody looks.
+    lost: Mutex<Lost>,
 }
 
 /// What became of directories without files that were looked at again.
@@ -49,6 +54,15 @@ pub(crate) struct Emptied {
     pub(crate) change: Change,
     /// Those that are gone, and those above them, with what they cost now: shelf, level, place, units of 512 bytes.
     pub(crate) told: Vec<(Shelf, u16, Fan, u32)>,
+}
+
+/// Directories of our namespace that were counted and turned out not to be there.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// Any of them may be gone.
+    pub(crate) all: bool,
+    /// These leaves are.
+    pub(crate) leaves: HashSet<(Fan, Leaf), FixedState>,
 }
 
 /// A first-level directory and its leaves.
@@ -96,7 +110,19 @@ impl Dirs {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             tops: Mutex::default(),
             emptied: Mutex::default(),
+            lost: Mutex::default(),
         }
+    }
+
+    /// Whether anything was found to be gone that nobody took.
+    pub(crate) fn has_lost(&self) -> bool {
+        let lost = lock(&self.lost);
+        lost.all || !lost.leaves.is_empty()
+    }
+
+    /// Takes what was found to be gone since the last call.
+    pub(crate) fn take_lost(&self) -> Lost {
+        std::mem::take(&mut lock(&self.lost))
     }
 
     fn stripe(&self, fan: Fan) -> Option<&Stripe> {
@@ -223,10 +249,13 @@ impl Dirs {
     /// Reads the size of a namespace's own directory again, after a first-level directory came or went.
     fn top_changed(&self, disk: &dyn Disk, root: &Path, ns: u16, change: &mut Change) {
         let mut tops = lock(&self.tops);
-        if let Ok(Stat { allocated, .. }) = disk.stat(root) {
-            let top = tops.entry(ns).or_default();
-            *top = change.set(*top, allocated);
-        }
+        let now = match disk.stat(root) {
+            Ok(Stat { allocated, .. }) => allocated,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
+            Err(_) => return,
+        };
+        let top = tops.entry(ns).or_default();
+        *top = change.set(*top, now);
     }
 
     /// Counts a file to be written into a leaf and makes the directories that are missing. Where that fails, what
@@ -251,7 +280,11 @@ impl Dirs {
             return (change, Ok(()));
         }
         let path = leaf_dir(root, fan, leaf);
-        let made = make_dir(disk, &path).and_then(|()| {
+        let made = make_dir(disk, &path).and_then(|made| {
+            if made > LEVELS_A_LEAF && ns == 0 {
+                // the namespace's own directory was not there
+                lock(&self.lost).all = true;
+            }
             let now = disk.stat(&path)?.allocated;
             high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), now));
             let now = disk.stat(&high_dir(root, fan.high()))?.allocated;
@@ -443,7 +476,13 @@ impl Dirs {
             return Ok(());
         };
         let _turn = lock(stripe);
-        make_dir(disk, &leaf_dir(root, fan, leaf))
+        let made = make_dir(disk, &leaf_dir(root, fan, leaf))?;
+        let mut lost = lock(&self.lost);
+        lost.all |= made > 1;
+        if made > 0 {
+            lost.leaves.insert((fan, leaf));
+        }
+        Ok(())
     }
 
     /// Heap bytes held.
@@ -543,26 +582,29 @@ fn gone(r: io::Result<()>) -> bool {
     }
 }
 
-/// Makes `path` and, where missing, the directories above it up to the root's; an existing directory is fine.
-fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let make = |p: &Path| match disk.create_dir(p) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        r => r,
-    };
-    let missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
-    let above = path.parent().unwrap_or(path);
-    match make(path) {
-        Err(e) if missing(&e) => {
-            match make(above) {
-                // the namespace's own directory: the device was full when the root was opened
-                Err(e) if missing(&e) => {
-                    make(above.parent().unwrap_or(above))?;
-                    make(above)?;
-                }
-                r => r?,
+/// Makes `path` and, where missing, those above it, the root included; an existing directory is fine. Returns how many
+/// were made.
+fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<usize> {
+    let mut missing = Vec::new();
+    let mut made = 0;
+    for p in path.ancestors().take(LEVELS) {
+        match disk.create_dir(p) {
+            Ok(()) => made += 1,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound && missing.len() + 1 < LEVELS => {
+                missing.push(p);
+                continue;
             }
-            make(path)
+            Err(e) => return Err(e),
         }
-        r => r,
+        break;
     }
+    for p in missing.into_iter().rev() {
+        match disk.create_dir(p) {
+            Ok(()) => made += 1,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(made)
 }

@@ -280,6 +280,7 @@ impl FsTier {
     pub(super) fn look(&self, now: Instant) {
         let (s, name) = (&*self.shared, self.shared.params.name.as_str());
         let g = &s.guard;
+        s.told.tell(name, now, false);
         let jobs = g.waiting();
         if let Some(timeout) = g.timeout {
             for job in &jobs {
@@ -326,7 +327,12 @@ impl Work for RootProbe {
     fn run(&self, _unit: usize, _worker: &mut Worker) {
         let s = &*self.0;
         let root = &s.params.root;
-        let answer = s.disk.space(root).and_then(|_| s.disk.stat(root)).map(|_| ());
+        let ask = || s.disk.space(root).and_then(|_| s.disk.stat(root)).map(|_| ());
+        let answer = ask().or_else(|e| match e.kind() {
+            // somebody removed it: a store would make it again
+            io::ErrorKind::NotFound if !s.params.read_only => s.disk.create_dir(root).and_then(|()| ask()),
+            _ => Err(e),
+        });
         s.guard.probed(&s.params.name, &answer, s.clock.now());
     }
 

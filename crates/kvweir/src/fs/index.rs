@@ -199,6 +199,11 @@ impl Index {
         Some(id)
     }
 
+    /// How many entries there ever were at one time: their ids are below that.
+    pub(crate) fn ids(&self) -> Id {
+        self.used
+    }
+
     /// Makes room for `n` entries in all.
     pub(crate) fn reserve(&mut self, n: usize) {
         let chunks = &self.chunks;

@@ -46,6 +46,8 @@ const READING_BITS: u32 = 26;
 const READINGS: u32 = (1 << READING_BITS) - 1;
 /// Entries looked at under one hold of the lock.
 const LOOKED_AT_ONCE: u32 = 1024;
+/// Most visits between two tries of an extent that cannot be read.
+const CLAIM_REST: u32 = 100;
 /// Most blocks evicted for others in one visit.
 const SHED_AT_ONCE: usize = 1024;
 
@@ -84,6 +86,10 @@ pub(crate) struct Keeper {
     pub(crate) lost: bool,
     /// Whether it is to be compacted whatever its length.
     pub(crate) compact_now: bool,
+    /// Visits until extents that could not be read are tried again, and how many there were before the last time.
+    pub(crate) claim_rest: (u32, u32),
+    /// What is known of what somebody else removed.
+    pub(crate) looks: super::again::Looks,
 }
 
 impl Keeper {
@@ -179,14 +185,22 @@ impl Keeper {
 
     fn tick(&mut self) {
         self.tell_uses();
+        let settles = self.look_for_lost();
+        self.claim_what_waits();
         self.follow();
         self.go_on_adopting();
+        if !settles || self.looks.rest > 0 {
+            self.looks.rest = self.looks.rest.saturating_sub(1);
+            return;
+        }
         match self.exchange() {
             Ok(dead) => {
                 for d in dead {
                     self.consider(d);
                 }
             }
+            // somebody removed it: the next look will find that
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if !std::mem::replace(&mut self.ledger_told, true) => {
                 tracing::error!(
                     tier = %self.shared.params.name, %error,
@@ -361,6 +375,27 @@ impl Keeper {
         if let Some(pack) = &self.shared.pack {
             self.shared.claim_extents(pack);
         }
+    }
+
+    /// Tries again to open extents that could not be read.
+    fn claim_what_waits(&mut self) {
+        let Some(pack) = self
+            .shared
+            .pack
+            .as_ref()
+            .filter(|_| !lock(&self.shared.core).unclaimed.is_empty())
+        else {
+            self.claim_rest = (0, 0);
+            return;
+        };
+        let (rest, rested) = &mut self.claim_rest;
+        if *rest > 0 {
+            *rest -= 1;
+            return;
+        }
+        self.shared.claim_extents(pack);
+        *rested = (*rested * 2 + 1).min(CLAIM_REST);
+        *rest = *rested;
     }
 
     /// Folds the journal into a snapshot when it has grown as large as what it stands on.

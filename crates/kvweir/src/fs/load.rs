@@ -1,6 +1,9 @@
-//! Loading blocks. Bytes go straight into the slot, or, where the file system may hang, into a buffer and from there;
-//! size, trailer, full key, namespace and checksum are compared before the block is reported good (I2). What cannot be proved wrong keeps its file but is no hit any more; what
-//! is provably wrong goes, file and account together. Either way the failed block is a miss until stored again.
+//! Loading blocks with files of their own. Bytes go straight into the slot, or, where the file system may hang, into a
+//! buffer and from there; size, trailer, full key, namespace and, with `verify`, the checksum are compared before the
+//! block is reported good (I2). A file of exactly a block's length is a stock tier's and has nothing to be compared with
+//! but its size, unless it is known to have had a trailer. What cannot be proved wrong, a later version's trailer
+//! included, keeps its file but is no hit any more; what is provably wrong goes, file and account together. Either way
+//! the failed block is a miss until stored again. Packed blocks are loaded in `pack/load.rs`.
 
 use std::{
     io,
@@ -19,7 +22,7 @@ use super::{
     pieces::{PIECE, read_in_pieces},
     progress::Progress,
     shared::Shared,
-    trailer::{TRAILER_BYTES, decode, payload_sum},
+    trailer::{TRAILER_BYTES, decode, payload_sum, version},
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -56,6 +59,8 @@ enum Bad {
     Gone,
     /// Provably not the block.
     Corrupt(&'static str),
+    /// A later version's, in a format that this one does not read.
+    Newer(String),
     /// The device failed, or the job was given up; nothing is proved.
     Failed(io::Error),
 }
@@ -138,8 +143,19 @@ impl LoadRun {
         self.shared.end_units(end, Direction::Load, self.req, &self.fps);
     }
 
+    /// Whether the memory that a block is to go to has the length of a block here.
+    pub(crate) fn fits(&self, unit: usize) -> bool {
+        let len = self.shared.params.block_len;
+        let slot = self.slots.get(unit).map(lock);
+        slot.is_some_and(|s| s.as_ref().is_none_or(|s| s.len() == len))
+    }
+
     pub(crate) fn load(&self, unit: usize, worker: &mut Worker) -> BlockOutcome {
         let s = &*self.shared;
+        if !self.fits(unit) {
+            // says nothing of what lies there
+            return BlockOutcome::Failed(ErrorKind::Invalid);
+        }
         let (Some(key), Some(ids)) = (self.keys.get(unit), self.ids.get(unit)) else {
             return BlockOutcome::Failed(ErrorKind::Invalid);
         };
@@ -209,7 +225,10 @@ impl LoadRun {
         if n != whole {
             return Err(Bad::Corrupt("the file has the wrong size"));
         }
-        let t = decode(page).ok_or(Bad::Corrupt("the trailer is damaged"))?;
+        let Some(t) = decode(page) else {
+            let claims = page.first_chunk().and_then(version);
+            return Err(claims.map_or(Bad::Corrupt("the trailer is damaged"), Bad::Newer));
+        };
         if t.key != *key || t.namespace != *s.ns.digest() || t.block_len != len as u64 {
             return Err(Bad::Corrupt("the file holds another block"));
         }
@@ -257,13 +276,35 @@ impl LoadRun {
     /// Makes a block that did not load a miss.
     fn fail(&self, id: Option<Id>, key: &Key, bad: &Bad) -> BlockOutcome {
         let s = &*self.shared;
-        let (kind, why) = match bad {
-            Bad::Gone => (ErrorKind::Unavailable, "the file is gone".to_owned()),
-            Bad::Corrupt(why) => (ErrorKind::Corrupt, (*why).to_owned()),
-            Bad::Failed(e) if classify(e) == IoClass::Transient => (ErrorKind::Busy, e.to_string()),
-            Bad::Failed(e) => (ErrorKind::Unavailable, e.to_string()),
+        let (kind, what, why) = match bad {
+            Bad::Gone => (
+                ErrorKind::Unavailable,
+                "a block's file is gone: a miss until it is stored again",
+                String::new(),
+            ),
+            Bad::Corrupt(why) => (
+                ErrorKind::Corrupt,
+                "a block is damaged: a miss until it is stored again",
+                (*why).to_owned(),
+            ),
+            Bad::Newer(version) => (
+                ErrorKind::Unavailable,
+                "a block was written by a later version in a format that this one does not read: a miss until it is stored \
+                 again",
+                version.clone(),
+            ),
+            Bad::Failed(e) => (
+                match classify(e) {
+                    IoClass::Transient => ErrorKind::Busy,
+                    _ => ErrorKind::Unavailable,
+                },
+                "a block could not be read: a miss until it is stored again",
+                e.to_string(),
+            ),
         };
-        tracing::warn!(tier = %s.params.name, %key, why, "a block did not load; it is a miss until it is stored again");
+        if s.told.is_new(what, s.clock.now(), 1) {
+            tracing::warn!(tier = %s.params.name, %key, why, "{what}");
+        }
         let victim = {
             let mut core = lock(&s.core);
             if matches!(bad, Bad::Corrupt(_)) {
@@ -275,7 +316,7 @@ impl LoadRun {
             }
             match id.filter(|&id| core.index.state(id) == State::Ready) {
                 Some(id)
-                    if matches!(bad, Bad::Failed(_))
+                    if matches!(bad, Bad::Failed(_) | Bad::Newer(_))
                         || s.params.read_only && matches!(bad, Bad::Corrupt(_)) =>
                 {
                     core.policy.remove(id);

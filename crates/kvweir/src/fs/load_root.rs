@@ -160,7 +160,7 @@ fn is_passing(e: &io::Error) -> bool {
     matches!(classify(e), IoClass::Transient | IoClass::Denied | IoClass::Full)
 }
 
-fn root_level(s: &Shared) -> Result<(u64, u64)> {
+pub(super) fn root_level(s: &Shared) -> Result<(u64, u64)> {
     let mut level = None;
     with_walk(s, Sweep::All, &|_| {}, |w| level = Some(w.root_level()));
     level.unwrap_or(Ok((0, 0)))

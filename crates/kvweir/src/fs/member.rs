@@ -25,8 +25,10 @@ pub(crate) struct Member {
     pub(crate) ledger: Ledger,
     pub(crate) number: u32,
     pub(crate) incarnation: u32,
+    /// The boot in which it joined.
+    pub(crate) boot: [u8; 16],
     /// Held for life.
-    lock: Box<dyn DiskFile>,
+    pub(super) lock: Box<dyn DiskFile>,
 }
 
 /// What is to be done before stores are taken.
@@ -224,6 +226,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         ledger: ledger.clone(),
         number,
         incarnation,
+        boot: j.boot,
         lock,
     };
     Ok((
@@ -309,8 +312,14 @@ impl Member {
     /// Ends the membership; what it owns stays leased for its next owner, who finds the journal as it is now.
     pub(crate) fn leave(self, held: u64, mark: Option<Mark>) {
         let done = self.change(|p| {
-            p.set_mark(self.number, mark.map(|m| Mark { held, ..m }));
-            if let Some(Some(e)) = p.member_mut(self.number) {
+            let ours = p
+                .member(self.number)
+                .is_some_and(|e| e.incarnation == self.incarnation);
+            if ours {
+                p.set_mark(self.number, mark.map(|m| Mark { held, ..m }));
+            }
+            let ours = p.member_mut(self.number).and_then(Option::as_mut);
+            if let Some(e) = ours.filter(|e| e.incarnation == self.incarnation) {
                 e.held = held;
                 e.want = 0;
                 e.clean = true;

@@ -12,6 +12,8 @@
 //! | `dirs.rs`, `leaves.rs`, `emptied.rs` | directories: made, counted, removed; a number for each; those that could not go |
 //! | `shared.rs` | making room and removing files |
 //! | `later.rs` | what the scheduler leaves to the workers |
+//! | `lost.rs`, `again.rs` | what somebody else removed: blocks, directories, the root |
+//! | `told.rs` | what the log tells of many like events |
 //! | `admin/`, `watch.rs` | what operators do beside engines; walks that change nothing |
 //! | `store.rs`, `load.rs`, `pieces.rs`, `probe.rs`, `progress.rs` | what workers do |
 //! | `abroad.rs` | the tier in a child of its process |
@@ -24,6 +26,7 @@
 mod abroad;
 pub mod admin;
 mod adopt;
+mod again;
 mod around;
 #[cfg(feature = "testing")]
 mod bench;
@@ -42,6 +45,7 @@ mod leaves;
 mod ledger;
 pub(crate) mod load;
 mod load_root;
+mod lost;
 mod member;
 mod open;
 pub(crate) mod pieces;
@@ -52,6 +56,7 @@ mod settings;
 pub(crate) mod shared;
 pub(crate) mod store;
 mod table;
+mod told;
 pub(crate) mod trailer;
 mod trim;
 mod walk;
@@ -72,6 +77,7 @@ use self::{
     keeping::Keeping,
     load::LoadRun,
     open::{Opened, Parts},
+    pieces::PIECE,
     probe::Probe,
     shared::Shared,
     store::StoreRun,
@@ -190,8 +196,8 @@ impl FsBuilder {
     /// Opens the root and starts the workers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work, also for a root with
-    /// a bound below or above another one; [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process uses the
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work, a bound too small
+    /// for what the file system gives out space in, also for a root with a bound below or above another one; [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process uses the
     /// root, or one above, and its bound would not hold (its pid and host are named), or when the system gives no
     /// thread; [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own files; or the I/O
     /// error of the walk. Then nothing of the tier is left: no thread, and no claim on the root.
@@ -222,9 +228,10 @@ impl FsBuilder {
             boot: boot.unwrap_or_else(crate::io::boot_id),
             patience,
         })?;
+        // files of one piece are read by one call either way
         let engines = Engines::choose(match shared.pack {
-            Some(_) => engine,
-            None => EngineKind::Threads,
+            None if block_len <= PIECE => EngineKind::Threads,
+            _ => engine,
         });
         let pool = Pool::start_with(&thread_name, pool_size, &engines)?;
         Ok(FsTier {
@@ -380,7 +387,8 @@ impl FsTier {
     }
 
     /// Starts loading `blocks` blocks, made as those of [`store_later`](Self::store_later). All pins of `req` pass to
-    /// the job; those on other blocks come back when a worker has reached it.
+    /// the job; those on other blocks come back when a worker has reached it, or, where the request has ended, go when
+    /// one has reached the last of its jobs.
     pub fn load_later(
         &mut self,
         id: JobId,
@@ -597,6 +605,9 @@ impl Tier for FsTier {
         lock(&self.shared.core).closed = true;
         let ended = self.pool.stop(SHUTDOWN_PATIENCE);
         self.give_all_up();
+        self.shared
+            .told
+            .tell(&self.shared.params.name, self.shared.clock.now(), true);
         lock(&self.shared.core).end_all_requests();
         if !ended {
             // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)

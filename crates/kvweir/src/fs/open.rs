@@ -17,8 +17,9 @@ use super::{
     ledger::Look,
     member::{Joined, Joiner, Member, Start, join},
     progress::Meter,
-    settings::{FsSettings, Layout, PACK_BELOW, min_pack_bound},
+    settings::{FsSettings, Layout, PACK_BELOW, allocation_unit, min_bound_in, min_pack_bound_in},
     shared::{Params, Shared},
+    told::Told,
     whose::unusable,
 };
 use crate::{
@@ -106,6 +107,11 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     let space = disk
         .space(&root)
         .map_err(|e| Error::io("ask for space", root.display(), e))?;
+    let unit = match settings.read_only {
+        true => space.block,
+        false => allocation_unit(&*disk, &root, space.block),
+    };
+    check_unit(&settings, block_len, unit)?;
     let nonce = nonce(&*clock, &root);
     let joined = match bound {
         Some(bound) => Some(enter(&Joiner {
@@ -125,7 +131,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         }
     };
     let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
-    let pack = choose_layout(&name, &settings, block_len, may_hang)?;
+    let pack = choose_layout(&name, &settings, (block_len, unit), may_hang)?;
     let slots = pack
         .as_ref()
         .zip(settings.max_bytes)
@@ -157,7 +163,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         locality: settings.locality,
         pin_ttl: settings.pin_ttl,
         miss_ttl: settings.miss_ttl,
-        fs_block: space.block,
+        fs_block: unit,
         keep_keys: settings.events,
     };
     // unlike those of any other process and of our own last life
@@ -193,6 +199,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         probes: Mutex::default(),
         pack,
         guard,
+        told: Told::default(),
         bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
         free: Mutex::new(None),
@@ -236,7 +243,7 @@ fn enter(j: &Joiner<'_>) -> Result<Joined> {
 fn choose_layout(
     name: &str,
     settings: &FsSettings,
-    block_len: usize,
+    (block_len, unit): (usize, u64),
     may_hang: bool,
 ) -> Result<Option<Pack>> {
     let owned = settings.max_bytes.filter(|_| !settings.read_only);
@@ -249,12 +256,38 @@ fn choose_layout(
         }
         (Layout::Auto, Some(_)) if may_hang => (None, "the file system is another machine's or process's"),
         (Layout::Auto, Some(_)) if block_len >= PACK_BELOW => (None, "blocks are not small"),
-        (Layout::Auto, Some(bound)) if bound < min_pack_bound(block_len) => (None, "max_bytes is small"),
+        (Layout::Auto, Some(bound)) if bound < min_pack_bound_in(block_len, unit) => {
+            (None, "max_bytes is small")
+        }
         (Layout::Auto, Some(bound)) => (Some(bound), "the root is owned and blocks are small"),
     };
     let layout = if pack.is_some() { Layout::Pack } else { Layout::Fs };
     tracing::info!(tier = name, %layout, why, block_len, "layout of new blocks");
     Ok(pack.map(|bound| Pack::new(block_len, bound)))
+}
+
+/// Refuses a bound that cannot be kept in units of `unit` bytes.
+fn check_unit(settings: &FsSettings, block_len: usize, unit: u64) -> Result<()> {
+    let Some(bound) = settings.max_bytes.filter(|_| !settings.read_only) else {
+        return Ok(());
+    };
+    let least = match settings.layout {
+        Layout::Pack => min_pack_bound_in(block_len, unit),
+        _ => min_bound_in(block_len, unit),
+    };
+    if bound >= least {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "open root",
+        format!(
+            "max_bytes {bound} is too small for {}: its file system gives out space in units of {unit} bytes, so layout \
+             {} with blocks of {block_len} bytes needs at least {least}; raise it, or use a file system with smaller \
+             units (no bigalloc clusters, no huge pages)",
+            settings.root.display(),
+            settings.layout,
+        ),
+    ))
 }
 
 /// Starts the keeper.
@@ -279,6 +312,8 @@ fn keep(shared: &Arc<Shared>, j: Joined) -> Result<Keeping> {
         other_walks: false,
         ledger_told: false,
         lost: false,
+        claim_rest: (0, 0),
+        looks: Default::default(),
     })
 }
 
@@ -371,7 +406,12 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     let measure = || {
         touched
             .iter()
-            .map(|p| disk.stat(p).map_or(0, |s| s.allocated))
+            .map(|p| {
+                disk.stat(p).map_or(0, |s| match s.kind {
+                    FileKind::File => s.counted(shared.params.fs_block),
+                    _ => s.allocated,
+                })
+            })
             .sum::<u64>()
     };
     let before = measure();

@@ -1,5 +1,7 @@
 //! Who pins what: a lookup that hits pins the block for its request, once per request and block. The pin passes to
-//! the load job, or goes when the request finishes, or when its lease runs out because the engine forgot it (I3).
+//! the load job, or goes when the request finishes, or when its lease runs out because the engine forgot it (I3). Which
+//! blocks a job is for is known when a worker reaches it: the pins of a request that ends before are kept until its last
+//! job was reached.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -16,6 +18,15 @@ pub(crate) struct Lease {
     ids: HashSet<Id, FixedState>,
     since: Instant,
     number: u64,
+    /// Jobs that no worker has reached.
+    jobs: usize,
+}
+
+/// What a request that ended pinned for jobs that no worker has reached.
+#[derive(Debug)]
+struct Left {
+    ids: HashSet<Id, FixedState>,
+    jobs: usize,
 }
 
 /// Pins of a request that a job was handed.
@@ -50,6 +61,8 @@ impl Lease {
 pub(crate) struct Pins {
     leases: HashMap<RequestId, Lease, FixedState>,
     by_age: VecDeque<(Instant, RequestId)>,
+    /// By number of the lease.
+    left: HashMap<u64, Left, FixedState>,
     begun: u64,
 }
 
@@ -63,6 +76,7 @@ impl Pins {
                 ids: HashSet::default(),
                 since: now,
                 number: self.begun,
+                jobs: 0,
             }
         })
     }
@@ -72,31 +86,52 @@ impl Pins {
         self.lease(req, now).add(id)
     }
 
-    /// Hands all pins of `req` over. Its lease goes on.
+    /// Hands all pins of `req` over to a job. Its lease goes on.
     pub(crate) fn lend(&mut self, req: RequestId) -> Held {
         let lease = self.leases.get_mut(&req);
-        lease.map_or_else(Held::default, |l| Held {
-            ids: std::mem::take(&mut l.ids),
-            lease: l.number,
+        lease.map_or_else(Held::default, |l| {
+            l.jobs += 1;
+            Held {
+                ids: std::mem::take(&mut l.ids),
+                lease: l.number,
+            }
         })
     }
 
-    /// Takes back what is left of pins that `req` lent; returns those that are to be released, its lease being over
-    /// or holding them already.
+    /// Takes a pin on `id` that was handed to a job, or to another one of its request, which ended; returns whether
+    /// there was one.
+    pub(crate) fn take(&mut self, held: &mut Held, id: Id) -> bool {
+        held.take(id) || self.left.get_mut(&held.lease).is_some_and(|l| l.ids.remove(&id))
+    }
+
+    /// Takes back what is left of pins that `req` lent to a job; returns those that are to be released, its lease holding
+    /// them already, or being over while no other job of it waits for them.
     pub(crate) fn give_back(&mut self, req: RequestId, mut held: Held) -> Vec<Id> {
         if let Some(l) = self.leases.get_mut(&req).filter(|l| l.number == held.lease) {
+            l.jobs = l.jobs.saturating_sub(1);
             held.ids.retain(|&id| !l.ids.insert(id));
+        } else if let Some(l) = self.left.get_mut(&held.lease) {
+            l.jobs = l.jobs.saturating_sub(1);
+            held.ids.retain(|&id| !l.ids.insert(id));
+            if l.jobs == 0 {
+                let last = self.left.remove(&held.lease).map(|l| l.ids);
+                return held.ids.into_iter().chain(last.into_iter().flatten()).collect();
+            }
         }
         held.ids.into_iter().collect()
     }
 
-    /// Ends the lease of `req`; returns what it still pinned.
+    /// Ends the lease of `req`; returns what it still pinned, but for what its jobs may wait for.
     pub(crate) fn end(&mut self, req: RequestId) -> Vec<Id> {
-        let ids = self
-            .leases
-            .remove(&req)
-            .map(|l| l.ids.into_iter().collect())
-            .unwrap_or_default();
+        let ids = match self.leases.remove(&req) {
+            Some(Lease {
+                ids, number, jobs, ..
+            }) if jobs > 0 => {
+                self.left.insert(number, Left { ids, jobs });
+                Vec::new()
+            }
+            lease => lease.map(|l| l.ids.into_iter().collect()).unwrap_or_default(),
+        };
         while let Some(&(since, r)) = self.by_age.front()
             && !self.is_live(r, since)
         {
@@ -157,6 +192,28 @@ mod tests {
         back.sort_unstable();
         assert_eq!(back, [2, 3], "a later request of the same name holds its own");
         assert_eq!(p.end(r), [3]);
+    }
+
+    #[test]
+    fn pins_of_a_request_that_ended_stay_until_its_last_job_was_reached() {
+        let mut p = Pins::default();
+        let (r, t) = (RequestId(1), Instant::from_nanos(0));
+        for id in 1..=4 {
+            p.add(r, id, t);
+        }
+        let mut jobs = [p.lend(r), p.lend(r), p.lend(r)];
+        assert!(p.end(r).is_empty());
+        // reached in any order, each takes its own; the fourth is nobody's
+        for (job, id) in [(1, 2), (0, 1), (2, 3)] {
+            let mut held = std::mem::take(&mut jobs[job]);
+            // what the first job holds comes back with it: before that the others pin anew
+            let _ = p.take(&mut held, id);
+            let back = p.give_back(r, held);
+            assert_eq!(back.is_empty(), job != 2, "{back:?}");
+        }
+        assert!(p.left.is_empty());
+        p.add(r, 9, t);
+        assert_eq!(p.end(r), [9], "another lease of the same name is its own");
     }
 
     #[test]

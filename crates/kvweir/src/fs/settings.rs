@@ -1,31 +1,61 @@
 //! Settings of the file tier.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use super::{bounce::BounceMode, shared::write_cost};
 use crate::{
     error::{Error, Result},
     events::Locality,
     evict::PolicyKind,
-    io::{engine::EngineKind, pool::PoolSize},
+    io::{Disk, engine::EngineKind, pool::PoolSize},
     pressure::BreakerSettings,
 };
 
 /// Bytes that every bounded root needs beside its blocks: its own directory, ledger and journal with a snapshot,
-/// `config.json`, and the namespace's directories, with room to grow.
+/// `config.json`, and the namespace's directories, with room to grow; and in units of allocation, where those are large.
 const FIXED_BYTES: u64 = 192 * 1024;
+const FIXED_UNITS: u64 = 32;
 /// The allocation unit assumed before a file system was asked.
 const USUAL_FS_BLOCK: u64 = 4096;
 
-/// The smallest bound, in bytes, below which a tier of `block_len`-byte blocks can hold one.
+/// The smallest bound, in bytes, below which a tier of `block_len`-byte blocks can hold one, where the file system
+/// allocates in the usual units of 4096 bytes. In larger ones it is more: opening a root measures that and refuses what
+/// cannot be kept.
 pub fn min_bound(block_len: usize) -> u64 {
-    write_cost(block_len, USUAL_FS_BLOCK) + FIXED_BYTES
+    min_bound_in(block_len, USUAL_FS_BLOCK)
+}
+
+/// As [`min_bound`], on a file system that allocates in units of `unit` bytes.
+pub(crate) fn min_bound_in(block_len: usize, unit: u64) -> u64 {
+    write_cost(block_len, unit) + FIXED_BYTES.max(FIXED_UNITS * unit)
 }
 
 /// The smallest bound, in bytes, below which a tier packs `block_len`-byte blocks: room for an extent of a few slots,
 /// and for one block with a file of its own.
 pub fn min_pack_bound(block_len: usize) -> u64 {
-    min_bound(block_len) + crate::pack::least_bytes(block_len, USUAL_FS_BLOCK)
+    min_pack_bound_in(block_len, USUAL_FS_BLOCK)
+}
+
+/// As [`min_pack_bound`], on a file system that allocates in units of `unit` bytes.
+pub(crate) fn min_pack_bound_in(block_len: usize, unit: u64) -> u64 {
+    min_bound_in(block_len, unit) + crate::pack::least_bytes(block_len, unit)
+}
+
+/// The bytes of which everything below `root` takes a multiple: what the file system says, or more where a probe shows
+/// that.
+pub(crate) fn allocation_unit(disk: &dyn Disk, root: &Path, said: u64) -> u64 {
+    match disk.unit(root) {
+        Ok(unit) => unit.max(said),
+        Err(error) => {
+            tracing::debug!(root = %root.display(), %error, "the unit of allocation cannot be measured");
+            said
+        }
+    }
 }
 
 /// How blocks lie below a root.
@@ -88,7 +118,9 @@ pub struct FsSettings {
     pub policy: PolicyKind,
     /// Worker threads.
     pub pool: PoolSize,
-    /// Whether payload checksums are compared on load. Keys, sizes and trailers always are.
+    /// Whether payload checksums are compared on load. Sizes, trailers and the keys in them always are; of a packed block
+    /// the record was compared when its extent was opened, and what a load compares is one tag of checksum and key
+    /// together: without `verify`, nothing.
     pub verify: bool,
     /// Whether residency events are recorded. Costs the length of the key, and some, for each block in memory.
     pub events: bool,
@@ -110,9 +142,11 @@ pub struct FsSettings {
     /// Nothing is written, made, removed or locked below `root`: blocks are looked for on disk as in an unbounded root,
     /// whoever writes there, and stores are refused. `max_bytes` is then without effect.
     pub read_only: bool,
-    /// How new blocks are laid out. Blocks of either layout that are there are served.
+    /// How new blocks are laid out. A tier that packs serves blocks with files of their own beside packed ones; one that
+    /// does not counts extents that are there, and evicts them first.
     pub layout: Layout,
-    /// Who moves packed blocks, and reads large ones that have files of their own; where the kernel forbids io_uring,
+    /// Who moves packed blocks, and reads those that have files of their own and are longer than 512 KiB, whatever the
+    /// layout; where the kernel forbids io_uring,
     /// threads do.
     pub engine: EngineKind,
 }

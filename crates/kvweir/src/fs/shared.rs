@@ -19,7 +19,8 @@ use super::{
     open::Phase,
     probe::Probes,
     progress::Meter,
-    settings::min_bound,
+    settings::min_bound_in,
+    told::Told,
     trailer::TRAILER_BYTES,
 };
 use crate::{
@@ -108,6 +109,8 @@ pub(crate) struct Shared {
     /// Where new blocks are packed; `None`: each gets a file.
     pub(crate) pack: Option<Pack>,
     pub(crate) guard: Guard,
+    /// What the log was told of.
+    pub(crate) told: Told,
     pub(crate) bounce: Bounce,
     /// Held by the worker that makes room above the floor; taken before every other lock.
     pub(crate) floor: Mutex<()>,
@@ -220,21 +223,23 @@ impl Shared {
                 if granted == bytes {
                     return Ok(granted);
                 }
-                let refused = if core.budget.effective().is_some_and(|b| bytes > b) {
-                    Some(RefuseReason::TooLarge)
+                let (refused, extents_help) = if core.budget.bound().is_some_and(|b| bytes > b) {
+                    (Some(RefuseReason::TooLarge), false)
+                } else if core.budget.effective().is_some_and(|b| bytes > b) {
+                    (Some(RefuseReason::NoSpace), false)
                 } else if core.trimming {
-                    Some(RefuseReason::Trimming)
+                    (Some(RefuseReason::Trimming), false)
                 } else {
                     core.pressure += bytes - granted;
                     let missing = bytes - granted + unpaid + core.budget.excess();
                     let none = !core.choose_victims(missing, now, &mut victims);
-                    none.then_some(RefuseReason::NoRoom)
+                    (none.then(|| core.why_no_room()), true)
                 };
                 if let Some(r) = refused {
                     core.budget.release(granted);
                     granted = 0;
                     drop(core);
-                    let extents = self.pack.as_ref().filter(|_| r == RefuseReason::NoRoom);
+                    let extents = self.pack.as_ref().filter(|_| extents_help);
                     let more = self.retry_leftovers() || extents.is_some_and(|p| self.drop_extent(p, reason));
                     if !more {
                         return Err(NoRoom(r));
@@ -259,7 +264,7 @@ impl Shared {
 
     /// Bytes without which a member can store nothing.
     pub(crate) fn least_share(&self) -> u64 {
-        min_bound(self.params.block_len)
+        min_bound_in(self.params.block_len, self.params.fs_block)
     }
 
     pub(crate) fn least_credit(&self) -> u64 {
@@ -294,7 +299,7 @@ impl Shared {
 
     /// Free bytes of the file system before `bytes` more are written: asked for at most every 50 ms, and reduced by
     /// what was let through since, unless `fresh`.
-    fn free_bytes(&self, bytes: u64, fresh: bool) -> u64 {
+    pub(crate) fn free_bytes(&self, bytes: u64, fresh: bool) -> u64 {
         let now = self.clock.now();
         let mut known = lock(&self.free);
         let free = match *known {
@@ -361,8 +366,14 @@ impl Shared {
         match removed {
             Removed::Gone(dirs, key) => core.settle_removed(v.id, key.as_ref(), reason, dirs),
             Removed::Stuck(error) => {
-                tracing::warn!(tier = %self.params.name, %error, "a block file cannot be removed; it stays counted");
-                core.settle_stuck(v.id, bad, self.clock.now());
+                let (what, now) = (
+                    "a block file cannot be removed; it stays counted",
+                    self.clock.now(),
+                );
+                if self.told.is_new(what, now, 1) {
+                    tracing::warn!(tier = %self.params.name, %error, "{what}");
+                }
+                core.settle_stuck(v.id, bad, now);
             }
         }
     }

@@ -111,7 +111,17 @@ impl StoreRun {
         self.shared.end_unit(end, Direction::Store, self.req, &self.fps);
     }
 
+    /// Whether the memory of a block has the length of a block here: what is counted for it goes by that (I1).
+    pub(crate) fn fits(&self, unit: usize) -> bool {
+        let len = self.shared.params.block_len;
+        let slot = self.slots.get(unit).map(lock);
+        slot.is_some_and(|s| s.as_ref().is_none_or(|s| s.len() == len))
+    }
+
     fn store(&self, unit: usize, scratch: &mut PageBuffer) -> Option<BlockOutcome> {
+        if !self.fits(unit) {
+            return Some(BlockOutcome::Failed(ErrorKind::Invalid));
+        }
         let (key, fp) = (self.keys.get(unit)?, *self.fps.get(unit)?);
         if self.shared.gives_way() {
             lock(&self.shared.core).stats.refused(RefuseReason::ReadOnly, 1);
@@ -385,7 +395,7 @@ impl StoreRun {
         let facts = Facts {
             trailer: true,
             bad: false,
-            cost: units(stat.allocated),
+            cost: units(stat.counted(s.params.fs_block)),
             written_at: u32::try_from(s.clock.unix_seconds()).unwrap_or(u32::MAX),
             dirs: s.dirs.costs(0, at.fan, at.leaf),
         };
@@ -506,14 +516,15 @@ impl StoreRun {
                 let waiters = {
                     let mut core = lock(&s.core);
                     core.budget.release(granted);
-                    core.budget.add_resident(w.stat.allocated);
+                    let cost = w.stat.counted(s.params.fs_block);
+                    core.budget.add_resident(cost);
                     core.budget.change(w.change.before, w.change.now);
                     core.index.set_state(id, State::Ready);
-                    core.index.set_cost(id, w.stat.allocated);
+                    core.index.set_cost(id, cost);
                     core.index.set_has_trailer(id, true);
                     core.index.set_written_at(id, s.clock.unix_seconds());
                     core.index.set_key(id, key);
-                    let weight = u32::try_from(weight(w.stat.allocated)).unwrap_or(u32::MAX);
+                    let weight = u32::try_from(weight(cost)).unwrap_or(u32::MAX);
                     let fp = core.index.fingerprint(id);
                     core.policy.insert(id, fp, weight, self.req.tag());
                     core.stats.blocks += 1;
@@ -549,7 +560,14 @@ impl StoreRun {
         if classify(e).blames_device() {
             self.progress.blame();
         }
-        tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), blocks, "blocks were not stored");
+        let what = match kind {
+            ErrorKind::Full => "blocks were not stored: the device is full",
+            ErrorKind::Busy => "blocks were not stored: for now",
+            _ => "blocks were not stored: the device refuses",
+        };
+        if s.told.is_new(what, s.clock.now(), blocks) {
+            tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), blocks, "{what}");
+        }
         if !self.progress.is_reported() {
             lock(&s.core).stats.refused(reason, blocks);
         }

@@ -26,6 +26,8 @@ pub struct Stat {
     pub uid: u32,
     /// Permission bits.
     pub mode: u32,
+    /// Names it has: an open file without one is gone when it is closed.
+    pub links: u64,
 }
 
 impl Stat {
@@ -105,6 +107,8 @@ pub enum OpenMode {
     ReadWrite,
     /// A file that must not exist yet, to write.
     CreateNew,
+    /// An existing file, to read and write.
+    Existing,
 }
 
 /// A file system. Directories are made with mode 0700, files with 0600; symbolic links are not followed.
@@ -130,6 +134,14 @@ pub trait Disk: Send + Sync + Debug {
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The bytes of which whatever lies below the directory `path` takes a multiple: measured, where that can be done
+    /// without leaving anything, since [`Space::block`] may be less (clusters, huge pages).
+    ///
+    /// # Errors
+    /// The system's error.
+    fn unit(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.space(path)?.block)
     }
     /// Whether calls below `path` may wait for another machine or process (network and FUSE file systems), for as
     /// long as that likes.

@@ -419,6 +419,11 @@ impl Disk for FaultDisk {
         self.inner.sync_all(path)
     }
 
+    fn unit(&self, path: &Path) -> io::Result<u64> {
+        self.plan.check(Op::Space, path, false)?;
+        self.inner.unit(path)
+    }
+
     fn is_remote(&self, path: &Path) -> bool {
         self.inner.is_remote(path)
     }

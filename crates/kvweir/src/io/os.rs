@@ -14,9 +14,15 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use rustix::fs::{AtFlags, CWD, FileType, OFlags};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags},
+    io::Errno,
+};
 
-use super::disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat};
+use super::{
+    PAGE,
+    disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
+};
 
 /// `f_type` of file systems that wait for another machine or process: as in `linux/magic.h` and in `stat` of GNU
 /// coreutils, which also knows those outside the kernel's tree.
@@ -40,6 +46,11 @@ const REMOTE: [u32; 18] = [
     0xaad7_aaea, // panfs
     0x2003_0528, // orangefs
 ];
+
+/// `f_type` of tmpfs.
+const TMPFS: u32 = 0x0102_1994;
+/// The largest unit of allocation that is believed.
+const MAX_UNIT: u64 = 64 << 20;
 
 /// The file systems of this machine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,6 +94,7 @@ impl Disk for OsDisk {
                 OpenMode::Read => o.read(true),
                 OpenMode::ReadWrite => o.read(true).write(true).create(true),
                 OpenMode::CreateNew => o.write(true).create_new(true),
+                OpenMode::Existing => o.read(true).write(true),
             };
             o.mode(0o600).custom_flags(flags.bits() as i32).open(path)
         };
@@ -152,6 +164,33 @@ impl Disk for OsDisk {
         Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
 
+    /// By a file without a name, gone when it is closed.
+    fn unit(&self, path: &Path) -> io::Result<u64> {
+        let told = self.space(path)?.block;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let probe = match rustix::fs::openat(CWD, path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(f) => f,
+            // no such files there: what it tells is all there is
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS | Errno::NOENT) => {
+                return Ok(told);
+            }
+            Err(e) => return Err(e.into()),
+        };
+        rustix::io::pwrite(&probe, &[1], 0)?;
+        let stat = rustix::fs::fstat(&probe)?;
+        let mut taken = convert(&stat).allocated;
+        if taken == 0 {
+            // its inode holds that much
+            rustix::io::pwrite(&probe, &[1; PAGE], 0)?;
+            let now = convert(&rustix::fs::fstat(&probe)?).allocated;
+            taken = if now > PAGE as u64 { now } else { 0 };
+        }
+        // huge pages are given out when the kernel has some: by the next file, if not by this one
+        let is_tmpfs = rustix::fs::fstatfs(&probe).is_ok_and(|s| s.f_type as u32 == TMPFS);
+        let page = u64::try_from(stat.st_blksize).ok().filter(|_| is_tmpfs);
+        Ok(told.max(taken).max(page.unwrap_or(0)).min(MAX_UNIT))
+    }
+
     fn is_remote(&self, path: &Path) -> bool {
         // the magic numbers have 32 bits, however wide the field is
         rustix::fs::statfs(path).is_ok_and(|s| REMOTE.contains(&(s.f_type as u32)))
@@ -171,6 +210,7 @@ fn convert(s: &rustix::fs::Stat) -> Stat {
         kind,
         uid: s.st_uid,
         mode: s.st_mode & 0o7777,
+        links: u64::from(s.st_nlink as u32),
     }
 }
 
@@ -261,6 +301,27 @@ mod tests {
         let (mut a, mut b) = (vec![0; 5000], vec![0; 8192]);
         let n = read_full(&*d.open(&p, OpenMode::Read, false).unwrap(), &mut a, &mut b).unwrap();
         assert_eq!((n, a[4999], b[4095], b[4096]), (9096, 1, 2, 0));
+    }
+
+    #[test]
+    fn an_open_file_tells_how_many_names_it_has_and_one_without_is_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let p = dir.path().join("f");
+        let f = OsDisk.open(&p, OpenMode::CreateNew, false).unwrap();
+        assert_eq!(f.stat().unwrap().links, 1);
+        std::fs::remove_file(&p).unwrap();
+        assert_eq!(f.stat().unwrap().links, 0);
+        let again = OsDisk.open(&p, OpenMode::Existing, false);
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_unit_is_at_least_what_the_file_system_tells_and_its_probe_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let unit = OsDisk.unit(dir.path()).unwrap();
+        assert!(unit >= OsDisk.space(dir.path()).unwrap().block && unit.is_multiple_of(512));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(OsDisk.unit(&dir.path().join("none")).is_err());
     }
 
     #[test]

@@ -239,6 +239,7 @@ impl SimDisk {
             }
             None => {
                 t.nodes.remove(path);
+                d.unlinked = true;
                 0
             }
         };
@@ -339,7 +340,7 @@ impl Disk for SimDisk {
             (Some(Node::Dir), _) => return Err(errno(EISDIR)),
             (Some(Node::File(_)), OpenMode::CreateNew) => return Err(errno(EEXIST)),
             (Some(Node::File(d)), _) => Arc::clone(d),
-            (None, OpenMode::Read) => return Err(errno(ENOENT)),
+            (None, OpenMode::Read | OpenMode::Existing) => return Err(errno(ENOENT)),
             (None, _) => {
                 t.clock += 1;
                 let d = Arc::new(Mutex::new(Data {
@@ -369,8 +370,9 @@ impl Disk for SimDisk {
             lock(d).renamed_from = Some(from.to_owned());
         }
         if let Some(Node::File(old)) = t.nodes.insert(to.to_owned(), node) {
-            let freed = lock(&old).taken();
-            t.allocated -= freed;
+            let mut old = lock(&old);
+            old.unlinked = true;
+            t.allocated -= old.taken();
         }
         Ok(())
     }
@@ -381,7 +383,11 @@ impl Disk for SimDisk {
             None => Err(errno(ENOENT)),
             Some(Node::Dir) => Err(errno(EISDIR)),
             Some(Node::File(d)) => {
-                let freed = lock(d).taken();
+                let freed = {
+                    let mut d = lock(d);
+                    d.unlinked = true;
+                    d.taken()
+                };
                 t.nodes.remove(path);
                 t.allocated -= freed;
                 Ok(())
@@ -453,6 +459,7 @@ impl Disk for SimDisk {
                 kind: FileKind::Dir,
                 uid: 0,
                 mode: 0o700,
+                links: 2,
             }),
         }
     }
@@ -486,6 +493,7 @@ fn stat_of(d: &Data) -> Stat {
         kind: FileKind::File,
         uid: 0,
         mode: 0o600,
+        links: u64::from(!d.unlinked),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Extents that are there: after the root was loaded, or what a dead member left was taken over, those that belong to
 //! this tier are opened and their tables read, and their blocks become hits. Of two records of one key the later one
-//! holds. An extent that cannot be used (another block length, another namespace, damaged) is given up like a file
-//! that is no block.
+//! holds. An extent that is proved to be of no use (another block length, another namespace, damaged, half of it gone)
+//! is given up like a file that is no block. One that cannot be read now (too few descriptors or memory, the device) stays
+//! counted and is tried again by the keeper; one of a later version stays counted, and is left as it is.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -11,12 +12,13 @@ use std::{
 
 use super::{
     Pack,
-    extents::{Extent, data_cost, table_cost},
-    format::{HEADER_BYTES, Header, RECORD_BYTES, Record},
+    extents::{Extent, MAX_SLOTS, data_cost, table_cost},
+    format::{HEADER_BYTES, Header, RECORD_BYTES, Record, claims_version},
     free::Run,
 };
 use crate::{
     block::{Fingerprint, Key},
+    error::{IoClass, classify},
     evict::Id,
     fs::{
         index::State,
@@ -50,6 +52,28 @@ struct FoundRecord {
 struct FoundExtent {
     extent: Extent,
     records: Vec<FoundRecord>,
+    /// Places with records of a later version.
+    newer: Vec<u32>,
+}
+
+/// What came of looking at an extent.
+enum Look {
+    Good(FoundExtent),
+    /// It is proved that nothing of it can be used.
+    Bad(&'static str),
+    /// A later version's.
+    Newer(String),
+}
+
+/// What came of looking at all of them.
+#[derive(Default)]
+struct Looked {
+    good: Vec<FoundExtent>,
+    bad: Vec<Id>,
+    gone: Vec<Id>,
+    /// Cannot be read now.
+    later: Vec<Id>,
+    newer: u64,
 }
 
 impl Shared {
@@ -60,7 +84,10 @@ impl Shared {
         let mine = match self.unopened(pack) {
             Ok(mine) => mine,
             Err(error) => {
-                tracing::warn!(tier = %self.params.name, %error, "extents cannot be listed");
+                let what = "extents cannot be listed now: that is tried again";
+                if self.told.is_new(what, self.clock.now(), 1) {
+                    tracing::warn!(tier = %self.params.name, %error, "{what}");
+                }
                 lock(&self.core).unclaimed.extend(known);
                 return;
             }
@@ -77,7 +104,7 @@ impl Shared {
         }
         let began = self.clock.now();
         let numbers = pack.free_numbers(mine.len());
-        // more than a tier can have: given up like what cannot be used
+        // more than a tier can have: given up
         let beyond: Vec<Id> = mine
             .values()
             .skip(numbers.len())
@@ -87,21 +114,15 @@ impl Shared {
             .collect();
         let jobs: Vec<_> = mine.into_iter().zip(numbers).collect();
         let at = AtomicUsize::new(0);
-        let out = Mutex::new((Vec::new(), beyond));
+        let out = Mutex::new(Looked::default());
         thread::scope(|scope| {
             let work = || {
                 while let Some(((nonce, ids), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
-                    let read = match *ids {
+                    let look = match *ids {
                         [Some(table), Some(data)] => self.read_extent([table, data], *nonce, *number),
-                        _ => Ok(None),
+                        _ => Ok(Look::Bad("the other file of it is not there")),
                     };
-                    if let Err(error) = &read {
-                        tracing::warn!(tier = %self.params.name, extent = nonce, %error, "an extent cannot be read");
-                    }
-                    match read {
-                        Ok(Some(found)) => lock(&out).0.push(found),
-                        _ => lock(&out).1.extend(ids.iter().flatten()),
-                    }
+                    self.sort_in(&mut lock(&out), look, *nonce, ids);
                 }
             };
             for n in 1..usable_cpus().min(jobs.len()) {
@@ -112,16 +133,60 @@ impl Shared {
             }
             work();
         });
-        let (found, unusable) = out
+        let looked = out
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let extents = found.len();
-        let blocks = self.take_in(pack, found);
-        for id in unusable {
-            self.remove_part(id, EvictReason::Corrupt);
+        let (extents, later, newer) = (looked.good.len(), looked.later.len() / 2, looked.newer);
+        lock(&self.core).unclaimed.extend(looked.later);
+        let blocks = self.take_in(pack, looked.good);
+        for (ids, reason) in [
+            (looked.bad, EvictReason::Corrupt),
+            (looked.gone, EvictReason::External),
+            (beyond, EvictReason::Capacity),
+        ] {
+            ids.into_iter().for_each(|id| self.remove_part(id, reason));
         }
         let seconds = self.clock.now().since(began).as_secs_f64();
-        tracing::info!(tier = %self.params.name, extents, blocks, seconds, "packed blocks are open");
+        if extents > 0 {
+            tracing::info!(
+                tier = %self.params.name, extents, blocks, later, newer, seconds,
+                "packed blocks are open"
+            );
+        }
+    }
+
+    /// Sorts what came of an extent.
+    fn sort_in(&self, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids: &[Option<Id>; 2]) {
+        let (tier, now) = (&self.params.name, self.clock.now());
+        let all = ids.iter().flatten().copied();
+        match look {
+            Ok(Look::Good(found)) => out.good.push(found),
+            Ok(Look::Bad(why)) => {
+                tracing::warn!(%tier, extent = nonce, why, "an extent is of no use and is removed");
+                out.bad.extend(all);
+            }
+            Ok(Look::Newer(version)) => {
+                let what = "an extent of a later version stays as it is, counted and not served";
+                if self.told.is_new(what, now, 1) {
+                    tracing::warn!(%tier, extent = nonce, version, "{what}");
+                }
+                out.newer += 1;
+            }
+            Err(error) => match classify(&error) {
+                IoClass::Gone => out.gone.extend(all),
+                IoClass::Corrupt => {
+                    tracing::warn!(%tier, extent = nonce, %error, "an extent is lost and is removed");
+                    out.bad.extend(all);
+                }
+                _ => {
+                    let what = "an extent cannot be read now: it stays counted and is tried again";
+                    if self.told.is_new(what, now, 1) {
+                        tracing::warn!(%tier, extent = nonce, %error, "{what}");
+                    }
+                    out.later.extend(all);
+                }
+            },
+        }
     }
 
     /// Numbers of our extents that are not open, with the entries of their table and data files.
@@ -130,7 +195,7 @@ impl Shared {
         let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
         let mut names = Vec::new();
         match self.disk.list(&dir, &mut |name, _| {
-            names.extend(name.to_str().map(str::to_owned))
+            names.extend(name.to_str().map(str::to_owned));
         }) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -155,36 +220,52 @@ impl Shared {
         Ok(out)
     }
 
-    /// Reads header and table; `None`: not an extent that this tier can use.
-    fn read_extent(&self, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Option<FoundExtent>> {
+    /// Reads header and table.
+    fn read_extent(&self, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Look> {
         let files = self.open_extent(nonce)?;
         let mut page = vec![0; HEADER_BYTES as usize];
-        let whole = read_all_at(&*files.table, &mut page, 0)? == page.len();
-        let header = Header::decode(&page).filter(|h| {
-            whole
-                && h.block_len == self.params.block_len as u64
-                && u64::from(h.slot_bytes) == super::slot_bytes(self.params.block_len)
-                && h.namespace == *self.ns.digest()
-                && h.nonce == nonce
-        });
-        let Some(header) = header else { return Ok(None) };
+        let n = read_all_at(&*files.table, &mut page, 0)?;
+        let Some(header) = Header::decode(page.get(..n).unwrap_or_default()) else {
+            return Ok(match claims_version(&page) {
+                Some(version) => Look::Newer(version),
+                None => Look::Bad("its header is damaged"),
+            });
+        };
+        let len = self.params.block_len;
+        let same = header.block_len == len as u64
+            && u64::from(header.slot_bytes) == super::slot_bytes(len)
+            && header.namespace == *self.ns.digest()
+            && header.nonce == nonce;
+        if !same || n < page.len() {
+            return Ok(Look::Bad("its header is that of other blocks"));
+        }
+        if header.slots > MAX_SLOTS {
+            return Ok(Look::Newer(format!(
+                "{} slots, {MAX_SLOTS} can be numbered",
+                header.slots
+            )));
+        }
         let data = self.disk.stat(&files.data.path)?;
         if files.table.stat()?.len < header.table_len() || data.len < header.data_len() {
-            return Ok(None);
+            return Ok(Look::Bad("a file of it was cut"));
         }
         let extent = files.into_extent(number, header, ids, header.slots);
-        let mut records = Vec::new();
-        each_record(&extent, &mut |place, record| {
-            let fp = self.fingerprint(&record.key);
-            records.push(FoundRecord {
-                fp,
+        let (mut records, mut newer) = (Vec::new(), Vec::new());
+        each_record(&extent, &mut |place, record| match record {
+            Some(record) => records.push(FoundRecord {
+                fp: self.fingerprint(&record.key),
                 sequence: record.sequence,
                 slot: extent.slot(place),
                 tag: record.tag(),
                 key: self.params.keep_keys.then_some(record.key),
-            });
+            }),
+            None => newer.push(place),
         })?;
-        Ok(Some(FoundExtent { extent, records }))
+        Ok(Look::Good(FoundExtent {
+            extent,
+            records,
+            newer,
+        }))
     }
 
     /// Makes hits of what was found: newest first, each in front of those before it. Returns how many.
@@ -193,7 +274,7 @@ impl Shared {
         let mut extents = Vec::with_capacity(found.len());
         for f in found {
             all.extend(f.records);
-            extents.push(f.extent);
+            extents.push((f.extent, f.newer));
         }
         all.sort_unstable_by_key(|r| std::cmp::Reverse(r.sequence));
         if let Some(newest) = all.first() {
@@ -221,14 +302,19 @@ impl Shared {
         }
         let blocks = taken.len() as u64;
         taken.sort_unstable();
-        for e in extents {
+        for (e, newer) in extents {
             self.recount(&e);
             let first = taken.partition_point(|&s| s < e.slot(0));
             let mine = taken.get(first..).unwrap_or_default();
-            let used: Vec<u32> = mine
+            let mut used: Vec<u32> = mine
                 .iter()
                 .map_while(|&s| s.checked_sub(e.slot(0)).filter(|&p| p < e.header.slots))
                 .collect();
+            if !newer.is_empty() {
+                // taken for good
+                used.extend(newer);
+                used.sort_unstable();
+            }
             let free = gaps(&used, e.header.slots);
             pack.add(Arc::new(e), u32::try_from(used.len()).unwrap_or(u32::MAX), free);
         }
@@ -252,8 +338,8 @@ impl Shared {
     }
 }
 
-/// Calls `each` with the records of an extent.
-pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Record)) -> io::Result<()> {
+/// Calls `each` with the records of an extent; `None` for one of a later version.
+pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Option<Record>)) -> io::Result<()> {
     let mut piece = vec![0; PIECE.min(extent.header.slots as usize * RECORD_BYTES)];
     let mut place = 0;
     while place < extent.header.slots && !piece.is_empty() {
@@ -266,8 +352,11 @@ pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Record)) ->
             if place >= extent.header.slots {
                 break;
             }
-            if let Some(r) = Record::decode(bytes, extent.header.nonce, place) {
-                each(place, r);
+            let nonce = extent.header.nonce;
+            if let Some(r) = Record::decode(bytes, nonce, place) {
+                each(place, Some(r));
+            } else if Record::is_newer(bytes, nonce, place) {
+                each(place, None);
             }
             place += 1;
         }

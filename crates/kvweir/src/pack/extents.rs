@@ -27,7 +27,9 @@ use crate::{
 };
 
 /// Bits of a slot's number that tell its place in its extent.
-const SHIFT: u32 = 22;
+pub(super) const SHIFT: u32 = 22;
+/// Most slots an extent can have.
+pub(crate) const MAX_SLOTS: u32 = 1 << SHIFT;
 /// Most extents a tier can have.
 pub(crate) const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
 /// The first record's number. Those below are for blocks that a conversion packs: older than what is packed already.
@@ -38,7 +40,7 @@ const EXTENTS_A_BOUND: u64 = 64;
 const SMALL_EXTENT: u64 = 8 << 20;
 const SMALL_BOUND: u64 = 64 << 20;
 /// Fewest slots of an extent, where there is room.
-const FEW_SLOTS: u32 = 16;
+pub(crate) const FEW_SLOTS: u32 = 16;
 /// Bytes of slots that a request keeps behind its last block for those that follow.
 const WINDOW_BYTES: u64 = 2 << 20;
 /// Most requests that keep such slots.
@@ -82,7 +84,7 @@ impl Data {
         match self.cached.get() {
             Some(f) => Ok(&**f),
             None => {
-                let f = disk.open(&self.path, OpenMode::ReadWrite, false)?;
+                let f = disk.open(&self.path, OpenMode::Existing, false)?;
                 Ok(&**self.cached.get_or_init(|| f))
             }
         }
@@ -95,9 +97,38 @@ impl Extent {
         self.number << SHIFT | place
     }
 
+    fn data_files(&self) -> impl Iterator<Item = &dyn DiskFile> {
+        let direct = self.data.direct.as_deref();
+        direct.into_iter().chain(self.data.cached.get().map(|f| &**f))
+    }
+
+    /// Whether a file of it was removed behind our back: what it holds ends with it.
+    pub(crate) fn is_removed(&self) -> bool {
+        let gone = |f: &dyn DiskFile| f.stat().is_ok_and(|s| s.links == 0);
+        gone(&*self.table) || self.data_files().any(gone)
+    }
+
+    /// Whether its table was cut: the next start could not use it.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.table.stat().is_ok_and(|s| s.len < self.header.table_len())
+    }
+
+    /// Gives its data file the whole length again, if that was cut. The blocks that lay there are found out when they are
+    /// read.
+    pub(crate) fn mend(&self) {
+        let need = self.header.data_len();
+        for f in self.data_files() {
+            if f.stat().is_ok_and(|s| s.len < need)
+                && let Err(error) = f.allocate(need)
+            {
+                tracing::debug!(%error, "an extent that was cut stays so");
+            }
+        }
+    }
+
     /// The place of `slot` in its extent.
     pub(crate) fn place(slot: u32) -> u32 {
-        slot & ((1 << SHIFT) - 1)
+        slot & (MAX_SLOTS - 1)
     }
 }
 
@@ -107,6 +138,8 @@ struct Taken {
     used: u32,
     /// Nothing new goes into it; its free slots, set aside.
     closing: Option<Vec<Run>>,
+    /// Its files went behind our back: nothing goes into it ever again.
+    lost: bool,
 }
 
 #[derive(Debug)]
@@ -115,6 +148,8 @@ struct State {
     free: FreeRuns,
     windows: HashMap<RequestId, Run, FixedState>,
     by_age: VecDeque<RequestId>,
+    /// An extent was lost since the keeper asked.
+    news: bool,
 }
 
 /// All extents of a tier.
@@ -146,7 +181,7 @@ impl Pack {
         let slot_bytes = slot_bytes(block_len);
         let least = if bound >= SMALL_BOUND { SMALL_EXTENT } else { 0 };
         let bytes = (bound / EXTENTS_A_BOUND).max(least);
-        let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, 1 << SHIFT);
+        let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, MAX_SLOTS);
         let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
         Self {
             slot_bytes,
@@ -157,6 +192,7 @@ impl Pack {
                 free: FreeRuns::new(SHIFT),
                 windows: HashMap::default(),
                 by_age: VecDeque::new(),
+                news: false,
             }),
             grow: Mutex::new(None),
             sequence: AtomicU64::new(FIRST_SEQUENCE),
@@ -203,6 +239,7 @@ impl Pack {
                 extent,
                 used,
                 closing: None,
+                lost: false,
             });
         }
     }
@@ -280,10 +317,54 @@ impl Pack {
         }
     }
 
+    /// Nothing goes into an extent any more: its files went behind our back. Returns whether that is news.
+    pub(crate) fn lose(&self, extent: &Extent) -> bool {
+        let mut s = lock(&self.state);
+        s.end_windows();
+        let (first, end) = (extent.slot(0), (extent.number + 1) << SHIFT);
+        let s = &mut *s;
+        let Some(Some(t)) = s.extents.get_mut(extent.number as usize) else {
+            return false;
+        };
+        if t.closing.is_none() {
+            t.closing = Some(s.free.withdraw(first, end));
+        }
+        let new = !std::mem::replace(&mut t.lost, true);
+        s.news |= new;
+        new
+    }
+
+    /// Whether an extent was lost since the last call.
+    pub(crate) fn take_news(&self) -> bool {
+        std::mem::take(&mut lock(&self.state).news)
+    }
+
+    /// Extents of which a file went behind our back, as far as known.
+    pub(crate) fn lost(&self) -> Vec<Arc<Extent>> {
+        let s = lock(&self.state);
+        let lost = s.extents.iter().flatten().filter(|t| t.lost);
+        lost.map(|t| Arc::clone(&t.extent)).collect()
+    }
+
+    /// Up to `most` extents from number `from` on, and where to go on; those that are lost are left out.
+    pub(crate) fn some(&self, from: usize, most: usize) -> (Vec<Arc<Extent>>, usize) {
+        let s = lock(&self.state);
+        let end = from.saturating_add(most).min(s.extents.len());
+        let some = s.extents.get(from..end).unwrap_or_default().iter().flatten();
+        let next = if end < s.extents.len() { end } else { 0 };
+        let some = some.filter(|t| !t.lost).map(|t| Arc::clone(&t.extent));
+        (some.collect(), next)
+    }
+
+    /// How many extents there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.state).extents.iter().flatten().count()
+    }
+
     /// Open extents, those that are closing first, then those with the fewest taken slots.
     pub(crate) fn by_use(&self) -> Vec<Arc<Extent>> {
         let s = lock(&self.state);
-        let mut all: Vec<&Taken> = s.extents.iter().flatten().collect();
+        let mut all: Vec<&Taken> = s.extents.iter().flatten().filter(|t| !t.lost).collect();
         all.sort_by_key(|t| (t.closing.is_none(), t.used, t.extent.number));
         all.into_iter().map(|t| Arc::clone(&t.extent)).collect()
     }
@@ -292,7 +373,8 @@ impl Pack {
     /// already and it is not.
     pub(crate) fn close(&self, extent: &Extent, most: usize) -> bool {
         let mut s = lock(&self.state);
-        let others = s.extents.iter().flatten().filter(|t| t.closing.is_some()).count();
+        let closing = |t: &&Taken| t.closing.is_some() && !t.lost;
+        let others = s.extents.iter().flatten().filter(closing).count();
         s.end_windows();
         let (first, end) = (extent.slot(0), (extent.number + 1) << SHIFT);
         let s = &mut *s;
@@ -316,6 +398,7 @@ impl Pack {
             .extents
             .iter_mut()
             .flatten()
+            .filter(|t| !t.lost)
             .filter_map(|t| t.closing.take())
             .flatten()
             .collect();

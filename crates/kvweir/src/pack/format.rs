@@ -192,6 +192,14 @@ impl Record {
         })
     }
 
+    /// Whether a later version wrote this for `slot`: whole, and of a kind that this one does not know.
+    pub(crate) fn is_newer(bytes: &[u8], nonce: u64, slot: u32) -> bool {
+        let Some((body, sum)) = bytes.first_chunk::<RECORD_BYTES>().map(|b| b.split_at(SUMMED)) else {
+            return false;
+        };
+        u16_at(body, 0).is_some_and(|kind| kind > 1) && record_sum(body, nonce, slot).to_le_bytes() == sum
+    }
+
     pub(crate) fn tag(&self) -> u64 {
         tag(self.sum, &self.key)
     }

@@ -54,7 +54,10 @@ impl LoadRun {
             let core = lock(&s.core);
             for unit in started {
                 let id = self.ids.get(unit).and_then(|i| *lock(i));
-                match id.and_then(|id| Some((id, core.index.packed(id)?))) {
+                match id
+                    .and_then(|id| Some((id, core.index.packed(id)?)))
+                    .filter(|_| self.fits(unit))
+                {
                     Some((id, (slot, tag))) => wanted.push(Wanted { unit, id, slot, tag }),
                     None => others.push(unit),
                 }
@@ -279,8 +282,14 @@ impl LoadRun {
         if !lost && classify(e).blames_device() {
             self.progress.blame();
         }
-        if let Some(key) = self.keys.get(w.unit) {
-            tracing::warn!(tier = %s.params.name, %key, error = %e, "a packed block did not load; it is a miss until it is stored again");
+        let what = match lost {
+            true => "a packed block is damaged: a miss until it is stored again",
+            false => "a packed block could not be read: a miss until it is stored again",
+        };
+        if let Some(key) = self.keys.get(w.unit)
+            && s.told.is_new(what, s.clock.now(), 1)
+        {
+            tracing::warn!(tier = %s.params.name, %key, error = %e, "{what}");
         }
         if lost {
             let at = Header::record_at(Extent::place(w.slot));

@@ -14,7 +14,7 @@
 //! | `extents.rs` | the extents of a tier and which of their slots are taken |
 //! | `room.rs` | slots for a store: free ones, a new extent, or evicted ones |
 //! | `store.rs`, `load.rs` | what workers do: runs of slots, a few large operations |
-//! | `claim.rs`, `shrink.rs` | extents found at start; extents given up |
+//! | `claim.rs`, `shrink.rs`, `lost.rs` | extents found at start; given up; removed by somebody else |
 //!
 //! Invariants kept here: I1 (an extent is reserved and preallocated whole, with what its file system needs to keep track
 //! of it), I2 (a tag in memory and a checksum in the slot table tell payload and key), I3 (slots of pinned blocks are
@@ -28,8 +28,10 @@ mod extents;
 pub(crate) mod format;
 mod free;
 mod load;
+mod lost;
 mod room;
 mod shrink;
 mod store;
 
 pub(crate) use extents::{FIRST_SEQUENCE, MAX_EXTENTS, Pack, extent_cost, least_bytes, slot_bytes};
+pub(crate) use lost::Looks;

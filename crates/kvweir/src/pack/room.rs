@@ -5,12 +5,13 @@ use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{
     Pack,
-    extents::{Data, Extent, data_cost, extent_bytes, extent_cost, table_cost},
+    extents::{Data, Extent, FEW_SLOTS, MAX_EXTENTS, data_cost, extent_bytes, extent_cost, table_cost},
     format::Header,
     free::Run,
 };
 use crate::{
     block::Fingerprint,
+    clock::Instant,
     error::{IoClass, classify},
     evict::Id,
     fs::{
@@ -55,6 +56,10 @@ enum Grown {
     Yes,
     /// The bound has no room for one.
     NoRoom,
+    /// The device has no space for one.
+    NoSpace,
+    /// It has, but not above the floor of free bytes.
+    Floor,
     /// The disk refuses, and evicting does not help.
     Failed(io::Error),
 }
@@ -94,16 +99,23 @@ impl Shared {
             return Err(NoSlots::Room(NoRoom(RefuseReason::Trimming)));
         }
         self.free_forgotten(pack);
-        let (mut got, mut failed) = (0, None);
+        let (mut got, mut failed, mut full) = (0, None, false);
         loop {
+            let from = out.len();
             got += pack.take(n - got, req, out);
+            let lost = self.give_lost(pack, out, from);
+            got -= lost;
             if got >= n {
                 return Ok(());
+            }
+            if lost > 0 {
+                continue;
             }
             if failed.is_none() {
                 match self.grow(pack) {
                     Grown::Yes => continue,
                     Grown::NoRoom => {}
+                    Grown::NoSpace | Grown::Floor => full = true,
                     Grown::Failed(e) => failed = Some(e),
                 }
             }
@@ -114,7 +126,8 @@ impl Shared {
         match failed {
             _ if got > 0 => Ok(()),
             Some(e) => Err(NoSlots::Disk(e)),
-            None => Err(NoSlots::Room(NoRoom(RefuseReason::NoRoom))),
+            None if full => Err(NoSlots::Room(NoRoom(RefuseReason::NoSpace))),
+            None => Err(NoSlots::Room(NoRoom(lock(&self.core).why_no_room()))),
         }
     }
 
@@ -162,14 +175,46 @@ impl Shared {
         if lock(&self.core).no_help_until.is_some_and(|until| now < until) {
             return Grown::Failed(io::ErrorKind::StorageFull.into());
         }
-        let fs_block = self.params.fs_block;
-        let beside = BESIDE_BLOCKS * fs_block;
+        let beside = BESIDE_BLOCKS * self.params.fs_block;
         let (Some(number), Some(slots)) = (pack.free_number(), self.slots_that_fit(pack, beside)) else {
             return Grown::NoRoom;
         };
-        let cost = extent_cost(slots, pack.slot_bytes, fs_block) + beside;
+        let smallest = self.smallest(pack).min(slots);
+        let mut slots = self.slots_with_space(pack, slots, smallest, beside);
+        loop {
+            match self.grow_by(pack, number, slots, beside) {
+                // what the file system tells as free is not always to be had
+                Grown::NoSpace if slots / 2 >= smallest => slots /= 2,
+                Grown::NoSpace => return self.full(now),
+                grown => return grown,
+            }
+        }
+    }
+
+    /// The device has no space for an extent of any size.
+    fn full(&self, now: Instant) -> Grown {
+        let error = io::Error::from(io::ErrorKind::StorageFull);
+        let first = {
+            let mut core = lock(&self.core);
+            let first = core.budget.effective() == core.budget.bound();
+            if !first {
+                // what was evicted for it since did not help
+                core.eviction_does_not_help(now);
+            }
+            first
+        };
+        if first {
+            self.device_full(&error);
+            return Grown::NoSpace;
+        }
+        Grown::Failed(error)
+    }
+
+    /// Makes an extent of `slots` slots.
+    fn grow_by(&self, pack: &Pack, number: u32, slots: u32, beside: u64) -> Grown {
+        let cost = extent_cost(slots, pack.slot_bytes, self.params.fs_block) + beside;
         if self.keep_floor(cost).is_err() {
-            return Grown::NoRoom;
+            return Grown::Floor;
         }
         {
             let mut core = lock(&self.core);
@@ -180,22 +225,36 @@ impl Shared {
         }
         match self.make_extent(pack, number, slots, cost) {
             Ok(()) => Grown::Yes,
-            Err(e) if classify(&e) == IoClass::Full => {
-                let mut core = lock(&self.core);
-                if core.budget.effective() == core.budget.bound() {
-                    drop(core);
-                    self.device_full(&e);
-                    return Grown::NoRoom;
-                }
-                // what was evicted for it since did not help
-                core.eviction_does_not_help(now);
-                Grown::Failed(e)
-            }
+            Err(e) if classify(&e) == IoClass::Full => Grown::NoSpace,
             Err(e) => {
-                tracing::warn!(tier = %self.params.name, error = %e, "no extent could be made");
+                let what = "no extent could be made";
+                if self.told.is_new(what, self.clock.now(), 1) {
+                    tracing::warn!(tier = %self.params.name, error = %e, "{what}");
+                }
                 Grown::Failed(e)
             }
         }
+    }
+
+    /// Slots of the smallest extent worth making where the device has little space, as long as there are few extents:
+    /// when it has more, there shall be numbers left for large ones.
+    fn smallest(&self, pack: &Pack) -> u32 {
+        if pack.len() < MAX_EXTENTS / 2 {
+            FEW_SLOTS
+        } else {
+            Header::slots_in(pack.nominal / SMALLEST_PART, pack.slot_bytes).max(FEW_SLOTS)
+        }
+    }
+
+    /// `slots`, halved until the device has space for them above the floor, but no less than `smallest`.
+    fn slots_with_space(&self, pack: &Pack, mut slots: u32, smallest: u32, beside: u64) -> u32 {
+        let free = self.free_bytes(0, false);
+        let space = free.saturating_sub(self.params.min_free.unwrap_or(0));
+        let cost = |slots| extent_cost(slots, pack.slot_bytes, self.params.fs_block) + beside;
+        while slots / 2 >= smallest && cost(slots) > space {
+            slots /= 2;
+        }
+        slots
     }
 
     /// Slots of the extent that the bound has room for, with `beside` bytes left.
@@ -275,7 +334,14 @@ impl Shared {
         let making = Making(self, id);
         let (mut change, entered) = self.dirs.enter(&*self.disk, self.own_dir(), 0, fan, at.leaf);
         let made = entered.and_then(|()| {
-            let made = self.publish_part(part, &at, header);
+            let made = match self.publish_part(part, &at, header) {
+                // somebody removed the directory behind our back
+                Err(e) if classify(&e) == IoClass::Gone => self
+                    .dirs
+                    .remake(&*self.disk, self.own_dir(), fan, at.leaf)
+                    .and_then(|()| self.publish_part(part, &at, header)),
+                made => made,
+            };
             let more = match &made {
                 Ok(()) => self.dirs.grown(&*self.disk, self.own_dir(), 0, fan, at.leaf),
                 Err(_) => self.dirs.leave(&*self.disk, self.own_dir(), 0, fan, at.leaf),
@@ -359,10 +425,11 @@ impl Shared {
             let at = Location::of_extent(part, nonce);
             leaf_dir(self.own_dir(), at.fan, at.leaf).join(at.file_name())
         };
-        let table = self.disk.open(&path(Part::Table), OpenMode::ReadWrite, false)?;
+        // what is not there must not be made
+        let table = self.disk.open(&path(Part::Table), OpenMode::Existing, false)?;
         let path = path(Part::Data);
         let wanted = self.direct.load(Ordering::Relaxed) && self.params.block_len.is_multiple_of(PAGE);
-        let direct = match wanted.then(|| self.disk.open(&path, OpenMode::ReadWrite, true)) {
+        let direct = match wanted.then(|| self.disk.open(&path, OpenMode::Existing, true)) {
             Some(Ok(f)) => Some(f),
             Some(Err(e)) if classify(&e) != IoClass::Invalid => return Err(e),
             _ => None,
@@ -372,8 +439,10 @@ impl Shared {
             direct,
             cached: OnceLock::new(),
         };
-        // what is not there must not be made by a later open
-        self.disk.stat(&data.path)?;
+        if data.direct.is_none() {
+            // one way is open from the start: else nobody could tell that the file was removed
+            data.file(&*self.disk, false)?;
+        }
         Ok(Files { table, data })
     }
 }

@@ -54,10 +54,14 @@ impl Shared {
         }
         let mut fps: Vec<(Fingerprint, u32)> = Vec::new();
         let read = each_record(extent, &mut |place, record| {
-            fps.push((self.fingerprint(&record.key), extent.slot(place)));
+            fps.extend(record.map(|r| (self.fingerprint(&r.key), extent.slot(place))));
         });
         if let Err(error) = read {
-            tracing::warn!(tier = %self.params.name, %error, "the table of an extent cannot be read");
+            let what = "the table of an extent cannot be read: the index tells what lies in it";
+            if self.told.is_new(what, self.clock.now(), 1) {
+                tracing::warn!(tier = %self.params.name, %error, "{what}");
+            }
+            fps = self.slots_of(extent);
         }
         for part in fps.chunks(AT_ONCE) {
             let mut freed = Vec::new();

@@ -167,6 +167,9 @@ impl StoreRun {
         let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
             return Begin::Refused(ErrorKind::Invalid);
         };
+        if !self.fits(unit) {
+            return Begin::Refused(ErrorKind::Invalid);
+        }
         let mut freed = Vec::new();
         let begun = {
             let mut core = lock(&s.core);

@@ -117,3 +117,27 @@ fn a_large_file_that_lost_its_end_is_no_block_for_any_engine() {
         }
     }
 }
+
+/// io_uring was without effect unless blocks were packed.
+#[test]
+fn a_tier_that_is_to_use_io_uring_has_rings_for_packed_blocks_and_for_large_files() {
+    if kvweir::io::engine::probe().is_err() {
+        return crate::support::skip("no io_uring here");
+    }
+    let rings = || {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter_map(|e| std::fs::read_link(e.path()).ok())
+            .filter(|p| p.to_string_lossy().contains("io_uring"))
+            .count()
+    };
+    for (layout, len) in CASES.into_iter().filter(|c| c.1 > SMALL) {
+        let root = Root::of(layout);
+        // other tests of this process may drop theirs meanwhile
+        let has_some = (0..20).any(|_| {
+            let before = rings();
+            let _c = open(&root, EngineKind::IoUring, layout, len, true);
+            rings() > before
+        });
+        assert!(has_some, "layout {layout}, blocks of {len} bytes");
+    }
+}

@@ -21,8 +21,8 @@ use kvweir::{
 };
 
 use crate::support::{
-    FILE, LEN, R, Rng, Root, all_ok, assert_settled, client, du, file_of, in_both_layouts, keys, ns,
-    room_for, store,
+    FILE, LEN, R, Rng, Root, all_ok, assert_settled, client, client_of, du, file_of, in_both_layouts, keys,
+    ns, room_for, store,
 };
 
 /// Samples `du` until dropped.
@@ -125,7 +125,7 @@ fn the_account_equals_du_after_stores_evictions_and_reopenings(layout: Layout) {
 fn directories_that_grow_are_counted() {
     // some thousand first-level directories, and a leaf full of long names
     let root = Root::new();
-    let mut c = client(FsBuilder::new(root.settings(1 << 30), ns("model"), 512));
+    let mut c = client_of(FsBuilder::new(root.settings(1 << 30), ns("model"), 512), 512);
     for n in 0..60 {
         all_ok(&c.store(R, &keys(n * 50..n * 50 + 50)));
     }
@@ -143,7 +143,7 @@ fn directories_that_grow_are_counted() {
     assert_settled(&mut c, &root);
     drop(c);
     // a lower bound at the next start removes most again
-    let mut c = client(FsBuilder::new(root.settings(4 << 20), ns("model"), 512));
+    let mut c = client_of(FsBuilder::new(root.settings(4 << 20), ns("model"), 512), 512);
     while c.tier.is_trimming() {
         std::thread::park_timeout(std::time::Duration::from_millis(5));
     }

@@ -45,6 +45,8 @@ mod handover;
 #[cfg(test)]
 mod journal_trust;
 #[cfg(test)]
+mod lost;
+#[cfg(test)]
 mod matrix;
 #[cfg(test)]
 mod matrix_members;
@@ -56,12 +58,20 @@ mod pack_faults;
 #[cfg(test)]
 mod pack_shared;
 #[cfg(test)]
+mod pack_start;
+#[cfg(test)]
 mod pack_truth;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
 mod shared_root;
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod told;
+#[cfg(test)]
+mod units;

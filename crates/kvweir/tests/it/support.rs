@@ -101,8 +101,13 @@ pub(crate) fn builder(s: FsSettings, model: &str, len: usize) -> FsBuilder {
 }
 
 pub(crate) fn client(b: FsBuilder) -> Fs {
+    client_of(b, LEN)
+}
+
+/// A client whose blocks have `len` bytes, as the tier's.
+pub(crate) fn client_of(b: FsBuilder, len: usize) -> Fs {
     let b = b.walk_patience(Duration::from_secs(60));
-    Client::new(Box::new(b.open().unwrap()), 64, LEN)
+    Client::new(Box::new(b.open().unwrap()), 64, len)
 }
 
 /// Allocated bytes of `path` and everything below it. Entries that go while it looks count nothing.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     block::Fingerprint,
-    error::{Error, Result},
+    error::Result,
     io::boot_id,
     sync::{Mutex, lock},
 };
@@ -153,10 +153,7 @@ impl Admin {
     }
 
     fn read_journals(&self, page: Box<Page>, only: Option<&str>) -> Result<Journals> {
-        let space = self.disk.space(&self.root);
-        let fs_block = space
-            .map_err(|e| Error::io("ask for space", self.root.display(), e))?
-            .block;
+        let fs_block = self.allocation_unit()?;
         let mut out = Journals::without("");
         let mut numbers: HashMap<PathBuf, u32, FixedState> = HashMap::default();
         let mut names = BTreeSet::new();

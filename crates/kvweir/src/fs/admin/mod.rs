@@ -131,6 +131,17 @@ pub struct Progress {
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 
 impl Admin {
+    /// The bytes of which everything below the root takes a multiple.
+    fn allocation_unit(&self) -> Result<u64> {
+        let space = self.disk.space(&self.root);
+        let said = space.map_err(|e| Error::io("ask for space", self.root.display(), e))?;
+        Ok(super::settings::allocation_unit(
+            &*self.disk,
+            &self.root,
+            said.block,
+        ))
+    }
+
     /// Looks after the directory `root`, which must exist.
     ///
     /// # Errors

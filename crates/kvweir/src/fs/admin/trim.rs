@@ -21,7 +21,7 @@ use super::{
     survey::require_whole,
 };
 use crate::{
-    error::{Error, IoClass, Result, classify},
+    error::{IoClass, Result, classify},
     sync::{Mutex, lock},
 };
 
@@ -227,10 +227,7 @@ impl Admin {
 
     fn remove_oldest(&self, to_bytes: u64, claim: Option<&Claim>) -> Result<Trimmed> {
         claim.map_or(Ok(()), |c| c.covers(self))?;
-        let space = self.disk.space(&self.root);
-        let unit = space
-            .map_err(|e| Error::io("ask for space", self.root.display(), e))?
-            .block;
+        let unit = self.allocation_unit()?;
         let mut all = self.blocks(unit)?;
         let first = all.unreadable.first().map(String::as_str);
         require_whole("trim", &self.root, all.unreadable.len(), first)?;

@@ -16,7 +16,9 @@ const MAX_CHUNKS: usize = 1 << 14;
 /// The region registered with a ring.
 #[derive(Debug)]
 pub(super) struct Fixed {
-    /// Keeps the addresses from meaning other memory: the kernel goes on using the pages it was told of.
+    /// Keeps the addresses from meaning other memory: the kernel goes on using the pages it was told of. Owned memory
+    /// stays mapped as long as this clone; of borrowed memory that is its owner's promise to `Region::borrowed`, which
+    /// lasts until the last clone is dropped, this one too.
     region: Region,
     chunk: usize,
 }
@@ -50,8 +52,12 @@ impl Fixed {
             .collect();
         // refused where there was none
         let _ = ring.submitter().unregister_buffers();
-        // SAFETY: the addresses are those of the region, whose memory is mapped as long as the clone in `self`, and
-        // the engine keeps `self` as long as the ring. Registering reads and writes none of it.
+        // SAFETY: the addresses are those of the region. Owned memory is mapped as long as a clone of the region
+        // exists; borrowed memory stays valid as long, by the contract of `Region::borrowed`: nothing here sees to that.
+        // `self` has a clone, and the engine keeps `self` as long as the ring (its field is declared behind the ring's,
+        // so it is dropped after it). Registering reads and writes none of the memory; it pins its pages, so memory that
+        // an owner unmapped against its promise would still be other pages than those a later mapping gets there, and
+        // `index` names it by address: a transfer would then go to the old ones.
         unsafe { ring.submitter().register_buffers(&chunks) }
     }
 

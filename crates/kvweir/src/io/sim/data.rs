@@ -23,6 +23,8 @@ pub(super) struct Data {
     pub(super) renamed_from: Option<PathBuf>,
     /// Pages that take nothing: never written, or given back.
     pub(super) holes: BTreeSet<usize>,
+    /// It has no name any more.
+    pub(super) unlinked: bool,
 }
 
 impl Data {

@@ -199,8 +199,6 @@ impl Admin {
         let bound = self.bound(options, claim)?;
         let content = self.survey(None)?;
         content.require_whole("convert", &self.root)?;
-        let space = self.disk.space(&self.root);
-        let space = space.map_err(|e| Error::io("ask for space", self.root.display(), e))?;
         let before = content.bytes();
         let (mut targets, passed_over) = self.targets(options, &content, bound)?;
         // identities and headers are read by then
@@ -221,7 +219,7 @@ impl Admin {
             admin: self,
             apply: claim.is_some(),
             room: Room::new(bound, used),
-            unit: space.block,
+            unit: self.allocation_unit()?,
             temps: Temps::new(self.clock.unix_seconds()),
             progress,
             blocks: AtomicU64::new(0),

@@ -3,7 +3,10 @@
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat};
 
 use super::{super::Admin, Check};
-use crate::fs::{PACK_BELOW, settings::min_pack_bound};
+use crate::fs::{
+    PACK_BELOW,
+    settings::{allocation_unit, min_pack_bound_in},
+};
 
 /// A block length as engines have them where packing is worth most.
 const SMALL_BLOCK: usize = 16 << 10;
@@ -22,7 +25,8 @@ impl Admin {
             );
         }
         let bound = self.see().ok().and_then(|s| s.page().map(|p| p.head.bound));
-        let least = min_pack_bound(SMALL_BLOCK);
+        let said = self.disk.space(&self.root).map_or(4096, |s| s.block);
+        let least = min_pack_bound_in(SMALL_BLOCK, allocation_unit(&*self.disk, &self.root, said));
         let bound = match bound {
             Some(b) if b < least => {
                 return Check::ok(

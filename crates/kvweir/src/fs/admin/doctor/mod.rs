@@ -5,6 +5,7 @@ mod device;
 mod layout;
 mod limits;
 mod place;
+mod unit;
 
 use std::{
     fs::File,
@@ -118,6 +119,7 @@ impl Admin {
         let mut checks = self.place(&sample);
         checks.extend(device::checks(&self.root, sample.first().map(|s| &*s.0)));
         checks.push(self.layout());
+        checks.push(self.unit());
         checks.extend(self.bound_check()?);
         checks.extend(limits::checks());
         Ok(Diagnosis {

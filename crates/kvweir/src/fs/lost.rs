@@ -1,0 +1,148 @@
+//! Blocks whose directories somebody removed. A load finds out by itself, one miss a block; but what was counted for
+//! them is not there, and a lookup would hit each of them once. So when a directory turns out to be gone - a store had
+//! to make it again, or the keeper does not find the namespace's own - the keeper compares the index with what lies
+//! there, and forgets the rest.
+
+use std::{collections::HashSet, io};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    core::Victim,
+    dirs::Lost,
+    index::State,
+    layout::{Fan, Leaf, leaf_dir, name_fingerprint},
+    shared::Shared,
+};
+use crate::{
+    block::Fingerprint,
+    evict::Id,
+    metrics::EvictReason,
+    namespace::dir_seed,
+    sync::{atomic::Ordering, lock},
+};
+
+/// Entries of the index looked at under one hold of the lock.
+const AT_ONCE: u32 = 4096;
+
+/// A block with a file, as the index has it.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    id: Id,
+    fp: Fingerprint,
+    namespace: u16,
+    fan: Fan,
+    leaf: Leaf,
+}
+
+impl Shared {
+    /// Whether the directory of our namespace is gone.
+    pub(crate) fn own_dir_is_gone(&self) -> bool {
+        matches!(self.disk.stat(self.own_dir()), Err(e) if e.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Forgets blocks that went with their directories. With `root_gone`, of all namespaces. Returns whether our
+    /// namespace's own directory may have been gone.
+    pub(crate) fn forget_lost(&self, root_gone: bool) -> bool {
+        let mut lost = self.dirs.take_lost();
+        lost.all |= root_gone;
+        if lost.all || !lost.leaves.is_empty() {
+            self.forget(&lost, root_gone);
+        }
+        lost.all
+    }
+
+    fn forget(&self, lost: &Lost, root_gone: bool) {
+        let mut known = self.known_below(lost, root_gone);
+        known.sort_unstable_by_key(|k| (k.namespace, k.fan, k.leaf));
+        let mut gone = 0;
+        for leaf in known.chunk_by(|a, b| (a.namespace, a.fan, a.leaf) == (b.namespace, b.fan, b.leaf)) {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let Ok(there) = self.fingerprints_in(leaf) else {
+                // what cannot be looked at now is a load's to find out
+                continue;
+            };
+            for k in leaf.iter().filter(|k| !there.contains(&k.fp)) {
+                if let Some(v) = self.begin_forgetting(k) {
+                    self.remove_victim(&v, EvictReason::External, true);
+                    gone += 1;
+                }
+            }
+        }
+        if gone > 0 {
+            let core = &mut *lock(&self.core);
+            let index = &core.index;
+            core.orphans.retain(|&id| index.state(id) != State::Free);
+            tracing::warn!(
+                tier = %self.params.name, blocks = gone, root = %self.params.root.display(),
+                "directories were removed by somebody else: the blocks that lay there are misses now"
+            );
+        }
+    }
+
+    /// Blocks with files below directories that may be gone.
+    fn known_below(&self, lost: &Lost, root_gone: bool) -> Vec<Known> {
+        let mut out = Vec::new();
+        let mut from = 0;
+        loop {
+            let core = lock(&self.core);
+            let all = core.index.ids();
+            let end = from + AT_ONCE.min(all - from);
+            for id in from..end {
+                if !matches!(core.index.state(id), State::Ready | State::Bad) {
+                    continue;
+                }
+                let Some((shelf, fan)) = core.index.place(id) else {
+                    continue;
+                };
+                let (namespace, leaf) = (shelf.namespace, shelf.leaf);
+                let here = (root_gone || namespace == 0) && leaf != Leaf::Extent;
+                if here && (lost.all || lost.leaves.contains(&(fan, leaf))) {
+                    out.push(Known {
+                        id,
+                        fp: core.index.fingerprint(id),
+                        namespace,
+                        fan,
+                        leaf,
+                    });
+                }
+            }
+            drop(core);
+            from = end;
+            if from >= all {
+                return out;
+            }
+        }
+    }
+
+    /// Fingerprints of the blocks that lie in the directory of `leaf`, which are all of one.
+    fn fingerprints_in(&self, leaf: &[Known]) -> io::Result<HashSet<Fingerprint, FixedState>> {
+        let mut there = HashSet::default();
+        let Some((k, ns)) = leaf.first().and_then(|k| Some((k, self.namespace(k.namespace)?))) else {
+            return Ok(there);
+        };
+        let seed = match k.namespace {
+            0 => self.ns.seed(),
+            _ => dir_seed(&ns.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),
+        };
+        let listed = self.disk.list(&leaf_dir(&ns, k.fan, k.leaf), &mut |name, _| {
+            let name = name.to_str();
+            there.extend(name.and_then(|n| name_fingerprint(n, k.fan, k.leaf, seed)));
+        });
+        match listed {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(there),
+        }
+    }
+
+    /// Takes a block out of the index, if it is still the one that was seen.
+    fn begin_forgetting(&self, k: &Known) -> Option<Victim> {
+        let mut core = lock(&self.core);
+        let same = core.index.fingerprint(k.id) == k.fp
+            && matches!(core.index.state(k.id), State::Ready | State::Bad)
+            && core.index.packed(k.id).is_none();
+        same.then(|| core.begin_removal(k.id)).flatten()
+    }
+}
