@@ -19,6 +19,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// Flags of `kvweir doctor --stanza`.
 #[derive(Debug, clap::Args)]
+#[group(id = "stanza_flags")]
 #[command(next_help_heading = "Settings of vLLM")]
 pub(crate) struct StanzaArgs {
     /// Check the JSON of --kv-transfer-config instead of a root; - reads stdin

@@ -115,12 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     }
     Ok(match (found.is_clean(), found.is_tidy_only()) {
         (true, _) => Ending::Good,
-        (_, true) => {
-            output::say(
-                "no block is lost: what was found are leftovers, which `kvweir gc` or the next start removes",
-            );
-            Ending::Untidy
-        }
+        (_, true) => Ending::Untidy,
         _ => Ending::Bad,
     })
 }
@@ -182,6 +177,11 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
         })
         .collect();
     out.extend(admin::lines("findings", &found));
+    if v.is_tidy_only() && !v.is_clean() {
+        let note =
+            "no block is lost: what was found are leftovers, which `kvweir gc` or the next start removes";
+        out.extend(admin::lines("note", &[note.to_owned()]));
+    }
     out.extend(admin::lines(
         "namespaces whose identity is not known",
         &v.without_identity,

@@ -79,7 +79,7 @@ fn leftovers_end_with_3_and_lost_blocks_with_1_and_words_tell_them_apart() {
     fs::write(block.with_extension("bin.00000000000000aa.kvweir"), b"x").unwrap();
     let r = run(dir.path(), "verify kv");
     assert_eq!(r.code, 3, "{}", r.stdout);
-    assert!(r.stderr.contains("no block is lost"), "{}", r.stderr);
+    assert!(r.stdout.contains("no block is lost"), "{}", r.stdout);
     assert!(r.stdout.contains("tidy  leftover_temporary"), "{}", r.stdout);
     let json = run(dir.path(), "verify kv --json");
     assert_eq!((json.code, &json.json()["weights"]["tidy"]), (3, &1.into()));
