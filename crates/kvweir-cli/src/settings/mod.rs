@@ -164,10 +164,9 @@ impl ReplaySettings {
 
     /// "`key = value` (origin)", for messages about two settings.
     fn tell(&self, key: &str) -> String {
-        self.raw.get(key).map_or_else(
-            || format!("`{key}`"),
-            |r| format!("`{key} = {}` ({})", r.text, r.origin),
-        )
+        self.raw
+            .get(key)
+            .map_or_else(|| format!("`{key}`"), |r| r.tell(key))
     }
 
     /// The settings as a TOML file that gives the same settings, each line with its origin.

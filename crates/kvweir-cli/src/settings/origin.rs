@@ -64,15 +64,22 @@ pub(crate) struct SettingError {
     hint: Option<String>,
 }
 
-impl SettingError {
-    /// A setting whose value is refused. `why` continues the sentence "`key = value` ...".
-    pub(crate) fn refused(key: &str, raw: &Raw, why: &str, allowed: &str) -> Self {
-        let quote = if matches!(raw.shape, Shape::Text) {
+impl Raw {
+    /// "`key = value` (origin)", as it was written.
+    pub(crate) fn tell(&self, key: &str) -> String {
+        let quote = if matches!(self.shape, Shape::Text) {
             "\""
         } else {
             ""
         };
-        let message = format!("`{key} = {quote}{}{quote}` ({}) {why}", raw.text, raw.origin);
+        format!("`{key} = {quote}{}{quote}` ({})", self.text, self.origin)
+    }
+}
+
+impl SettingError {
+    /// A setting whose value is refused. `why` continues the sentence "`key = value` ...".
+    pub(crate) fn refused(key: &str, raw: &Raw, why: &str, allowed: &str) -> Self {
+        let message = format!("{} {why}", raw.tell(key));
         Self {
             message,
             hint: Some(format!("allowed for `{key}`: {allowed}")),

@@ -276,6 +276,12 @@ fn sizes_that_do_not_go_together_are_named_both() {
         "`max_bytes = 400KiB` (flag --max-bytes) is below the",
         "",
     );
+    refused(
+        &[],
+        "replay --root kv --low-water-s 0 --backpressure-policy drop",
+        "`low_water_s = 0` (flag --low-water-s) with `backpressure_policy = drop` (flag --backpressure-policy)",
+        "",
+    );
     for threads in [0, 1, 513] {
         refused(
             &[],

@@ -255,7 +255,7 @@ fn large_blocks_are_stored_as_far_as_the_primary_tier_allows() {
 fn many_blocks_that_are_not_stored_have_a_note_that_says_why_and_what_to_try() {
     let dir = tempfile::tempdir().unwrap();
     // every store is far slower than this
-    let slow = "--layout fs --high-water-s 0.0000001 --low-water-s 0 --warmup-completions 1 --backpressure-policy drop";
+    let slow = "--layout fs --high-water-s 0.0000001 --low-water-s 0.00000001 --warmup-completions 1 --backpressure-policy drop";
     let json = good(dir.path(), slow);
     let note = json["notes"][0].as_str().unwrap();
     assert!(

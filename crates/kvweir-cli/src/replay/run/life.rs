@@ -24,6 +24,7 @@ use kvweir::{
 
 use super::tally::Tally;
 use crate::{
+    cli::UsageError,
     progress::Progress,
     settings::{DropPolicy, ReplaySettings},
 };
@@ -54,6 +55,8 @@ impl Life {
         region: &Region,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self> {
+        // refused before anything is made
+        let gate = gate(settings)?;
         let bell = Arc::new(Bell::default());
         let identity = Identity {
             model_name: "kvweir/replay".into(),
@@ -92,7 +95,7 @@ impl Life {
         let (layout, namespace_dir) = (tier.layout(), tier.namespace_dir().to_owned());
         let primary = Primary::new(region.clone(), settings.primary_policy, false);
         let mut manager = Manager::new(primary).clock(Arc::clone(clock));
-        manager.add_tier(Box::new(tier), gate(settings)?);
+        manager.add_tier(Box::new(tier), gate);
         Ok(Self {
             manager,
             bell,
@@ -172,5 +175,10 @@ fn gate(settings: &ReplaySettings) -> Result<Option<Gate>> {
         ramp_factor: p.ramp_factor,
         max_inflight_bytes: p.max_inflight_bytes,
     };
-    Ok(Some(Gate::new(pressure, settings.primary_bytes)?))
+    let gate = Gate::new(pressure, settings.primary_bytes);
+    // what does not go together in the settings, in the engine's words
+    Ok(Some(gate.map_err(|e| UsageError {
+        message: e.to_string(),
+        hint: None,
+    })?))
 }
