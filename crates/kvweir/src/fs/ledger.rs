@@ -402,7 +402,7 @@ impl Ledger {
         }
         // a child that it forked has the file and its lock: from now on that is no member's
         match self.disk.remove_file(&self.dir().join(lock_name(n))) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => self.try_lock(n),
         }
     }
