@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use kvweir::stanza::{self, Checked, Given, Model};
+use kvweir::stanza::{self, Checked, Given, Model, PrimaryFit};
 
 use crate::{
     admin,
@@ -84,7 +84,7 @@ fn read(file: &Path) -> Result<serde_json::Value> {
 fn sections(found: &Checked) -> Vec<Section> {
     let mut lines: Vec<String> = found.mistakes.iter().map(|m| format!("bad   {m}")).collect();
     lines.extend(found.notes.iter().map(|n| format!("note  {n}")));
-    if let Some(fit) = found.primary.filter(|fit| fit.fits()) {
+    if let Some(fit) = found.primary.filter(PrimaryFit::fits) {
         lines.push(format!(
             "ok    primary: {} slots of {} ({} tokens each); the longest prompt takes {}",
             count(fit.slots),

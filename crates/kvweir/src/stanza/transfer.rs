@@ -11,8 +11,8 @@ use super::{
 };
 
 pub(super) const MODULE: &str = "kvweir.vllm";
-const SPECS: &[&str] = &["TieringOffloadingSpec", "KvweirCpuOffloadingSpec"];
-const STOCK_SPECS: &[&str] = &["TieringOffloadingSpec", "CPUOffloadingSpec"];
+const SPECS: &[&str] = &["KvweirCpuOffloadingSpec"];
+const TIERING: &str = "TieringOffloadingSpec";
 const ROLES: &[&str] = &["kv_both", "kv_producer", "kv_consumer"];
 /// Of the stanza around the tiers: names whose misspelling vLLM passes over in silence.
 const EXTRA: &[&str] = &[
@@ -276,14 +276,14 @@ impl Look {
                 );
                 self.mistake(place, "spec_name", message);
             }
-            Some(s) if STOCK_SPECS.contains(&s) => {}
+            Some(TIERING | "CPUOffloadingSpec") => {}
             Some(s) if SPECS.contains(&s) => {
                 if module != Some(MODULE) {
                     let message = format!("spec_name = {} needs spec_module_path \"{MODULE}\"", name.shown);
                     self.mistake(place, "spec_module_path", message);
                 }
             }
-            Some(s) => match nearest(s, SPECS.iter().copied()) {
+            Some(s) => match nearest(s, SPECS.iter().copied().chain([TIERING])) {
                 Some(near) if module.is_none_or(|m| m == MODULE) => {
                     self.mistake(
                         place,
@@ -292,11 +292,7 @@ impl Look {
                     );
                 }
                 _ if module == Some(MODULE) => {
-                    let message = format!(
-                        "spec_name = {}: {MODULE} has {}",
-                        name.shown,
-                        SPECS[1..].join(", ")
-                    );
+                    let message = format!("spec_name = {}: {MODULE} has {}", name.shown, SPECS.join(", "));
                     self.mistake(place, "spec_name", message);
                 }
                 _ => self.found.notes.push(format!(
