@@ -600,11 +600,14 @@ fn walked(k: &mut Keeper) -> Result<Survey> {
     Ok(survey)
 }
 
-pub(super) fn remove(s: &Shared, path: &Path) {
-    if let Err(error) = s.disk.remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "an old journal cannot be removed");
+/// Removes an old journal; returns whether it is gone.
+pub(super) fn remove(s: &Shared, path: &Path) -> bool {
+    match s.disk.remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "an old journal cannot be removed");
+            false
+        }
+        _ => true,
     }
 }
 

@@ -217,11 +217,14 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
     // the journal is the new owner's, as it is
     let mark = mark.filter(|_| start == Start::Replay);
     page.set_mark(number, mark);
-    if start != Start::Replay {
-        // those who live write theirs
-        let gone = |n: u32| if walk { !live.contains(&n) } else { n == number };
-        forget_files(&**j.disk, j.root, &gone).map_err(fault)?;
-    }
+    // those who live write theirs; what no entry speaks of was left when somebody took over from the dead and died too, or
+    // could not remove it, and is in no account
+    let gone = |n: u32| match start {
+        Start::Walk => !live.contains(&n),
+        Start::Fresh => n == number || page.member(n).is_none(),
+        Start::Replay => page.member(n).is_none(),
+    };
+    forget_files(&**j.disk, j.root, &gone).map_err(fault)?;
     let member = Member {
         ledger: ledger.clone(),
         number,
