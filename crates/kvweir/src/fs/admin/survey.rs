@@ -191,17 +191,16 @@ impl Facts {
         e.has_trailers = !lens.is_empty();
         let packed = headers(disk, &self.extent_files);
         e.slots = packed.iter().map(|h| u64::from(h.slots)).sum();
+        let mut slots = BTreeMap::new();
         for h in packed {
             *digests.entry(h.namespace).or_default() += 1;
-            if self.blocks.files == 0 {
-                *lens.entry(h.block_len).or_default() += 1;
-            }
+            *slots.entry(h.block_len).or_default() += 1;
         }
-        e.block_len = if lens.is_empty() {
-            majority(&self.lens).filter(|&n| n > 0)
-        } else {
-            majority(&lens)
-        };
+        // what proves itself tells; lengths alone only where nothing does, since a power loss cuts files
+        e.block_len = majority(&lens).or_else(|| majority(&slots));
+        if lens.is_empty() && slots.is_empty() {
+            e.block_len = majority(&self.lens).filter(|&n| n > 0);
+        }
         e.digest = config
             .namespace()
             .map(|ns| *ns.digest())

@@ -129,6 +129,23 @@ fn a_slot_that_is_bad_takes_no_good_file_with_it() {
     all_load(&root, Layout::Fs);
 }
 
+/// A power loss in a conversion left one file without its trailer: its length was taken for that of all blocks, and every
+/// extent was passed over.
+#[test]
+fn a_torn_file_does_not_hide_how_long_packed_blocks_are() {
+    let root = packed(N, BOUND);
+    let torn = file_of(&root.path().join(ns("model").dir()), &key(0));
+    fs::create_dir_all(torn.parent().unwrap()).unwrap();
+    fs::write(&torn, vec![0; FILE as usize]).unwrap();
+    let r = convert(&admin(&root), Layout::Fs);
+    assert_eq!(
+        (r.namespaces[0].moved, r.namespaces[0].unusable_extents),
+        (N, 0),
+        "{r:?}"
+    );
+    all_load(&root, Layout::Fs);
+}
+
 #[test]
 fn an_import_calls_nothing_present_that_it_did_not_read() {
     let source = Root::new();

@@ -279,7 +279,7 @@ fn power_may_go_at_any_moment_of_a_command_and_after_the_one_that_goes_on() {
     let seeds = std::env::var("KVWEIR_POWER")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(40);
+        .unwrap_or(80);
     let place = Place::new();
     for command in [
         Command::Convert(Layout::Pack),
