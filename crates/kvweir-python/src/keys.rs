@@ -4,6 +4,7 @@
 use kvweir::Key;
 use pyo3::{
     buffer::PyBuffer,
+    exceptions::PyValueError,
     prelude::*,
     types::{PyBytes, PyDict, PyList},
 };
@@ -67,6 +68,14 @@ impl Names {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(u32::try_from(self.bytes.len())?);
         Ok(())
+    }
+
+    /// Adds the keys of `other`.
+    pub(crate) fn append(&mut self, other: &Self) {
+        let begin = self.ends.last().copied().unwrap_or(0);
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends
+            .extend(other.ends.iter().map(|end| begin.saturating_add(*end)));
     }
 
     pub(crate) fn clear(&mut self) {
@@ -137,4 +146,38 @@ pub(crate) fn by_position<T>(items: impl Iterator<Item = T>, positions: &[u64]) 
     let mut all: Vec<(u64, T)> = positions.iter().copied().zip(items).collect();
     all.sort_by_key(|&(at, _)| at);
     all.into_iter().map(|(_, item)| item).collect()
+}
+
+/// Keys and rows of a job, as Python gave them.
+pub(crate) struct Job {
+    pub(crate) names: Names,
+    pub(crate) rows: Vec<u32>,
+    positions: Vec<u64>,
+}
+
+impl Job {
+    pub(crate) fn new(
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        known: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let job = Self {
+            names: Names::of(keys)?,
+            rows: rows(slots)?,
+            positions: positions(keys, known)?,
+        };
+        if job.names.len() != job.rows.len() {
+            return Err(PyValueError::new_err("as many slots as keys are wanted"));
+        }
+        Ok(job)
+    }
+
+    /// The blocks, in prefix order where positions tell it; fails if a row is in other use or does not exist.
+    pub(crate) fn blocks<B>(&self, block: impl Fn(Key, u32) -> kvweir::Result<B>) -> kvweir::Result<Vec<B>> {
+        let pairs = self.names.keys().zip(self.rows.iter().copied());
+        by_position(pairs, &self.positions)
+            .into_iter()
+            .map(|(key, slot)| block(key, slot))
+            .collect()
+    }
 }

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `tier.rs` | the file tier over a caller's memory |
 //! | `ahead.rs` | lookups answered ahead |
+//! | `paced.rs` | pacing of promotions, fed with what vLLM's calls tell |
+//! | `stats.rs` | a tier's numbers as a dictionary |
 //! | `keys.rs` | keys, rows and positions as Python gives them |
 //! | `pressure.rs` | detector and drop policies |
 //! | `stanza.rs` | settings for the one checker of them |
@@ -17,8 +19,10 @@ mod buffer;
 mod errors;
 mod keys;
 mod logs;
+mod paced;
 mod pressure;
 mod stanza;
+mod stats;
 mod tier;
 
 use pyo3::prelude::*;

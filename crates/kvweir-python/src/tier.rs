@@ -14,8 +14,9 @@ use kvweir::{
     events::{Event, EventKind},
     fs::{FsBuilder, FsSettings, FsTier as Engine},
     io::{Region, pool::PoolSize, process::Home},
-    metrics::{EvictReason, RefuseReason, TierStats},
+    metrics::TierStats,
     namespace::Namespace,
+    pacing::{Answer, PacedKey},
     tier::{Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
 };
 use pyo3::{
@@ -28,7 +29,9 @@ use crate::{
     ahead::Ahead,
     buffer::View,
     errors::{ClosedError, UnavailableError, raise},
-    keys::{Names, by_position, positions, rows},
+    keys::{Job, Names, by_position},
+    paced::{Paced, Steps},
+    stats::stats_dict,
 };
 
 struct Open {
@@ -46,6 +49,8 @@ struct State {
     ahead: Ahead,
     /// Lookups answered from `ahead` that the engine was not told of.
     answered: u64,
+    paced: Option<Paced>,
+    steps: Steps,
 }
 
 /// A bounded file tier over a writable buffer of rows.
@@ -63,6 +68,14 @@ struct FsTier {
 }
 
 impl State {
+    /// What is answered for a block that the tier has, where no plan has to be made first.
+    fn answer(&mut self, req: RequestId, key: PacedKey) -> Option<Answer> {
+        match &mut self.paced {
+            Some(p) => p.admitted(req, key),
+            None => Some(Answer::Hit),
+        }
+    }
+
     /// The engine, its numbers complete.
     fn engine(&mut self) -> Option<&mut Open> {
         let answered = std::mem::take(&mut self.answered);
@@ -125,6 +138,16 @@ impl FsTier {
         state
     }
 
+    /// Tells the pacer, if there is one.
+    fn pace(&self, py: Python<'_>, f: impl FnOnce(&mut Paced)) {
+        if self.is_abroad(py) {
+            return;
+        }
+        if let Some(p) = &mut self.lock().paced {
+            f(p);
+        }
+    }
+
     fn with<R>(&self, py: Python<'_>, f: impl FnOnce(&mut Open) -> R) -> PyResult<R> {
         if self.is_abroad(py) {
             return Err(ClosedError::new_err(self.home.told_elsewhere("tier")));
@@ -162,6 +185,59 @@ impl FsTier {
         drop(old);
     }
 
+    /// What the engine and the pacer say of a key that was not looked up ahead.
+    fn ask(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        name: &[u8],
+        context: &Bound<'_, PyAny>,
+        req: RequestId,
+    ) -> Answer {
+        // a name that is no key is held by nobody; nothing raises into the engine
+        let found = match (Key::new(name), state.open.as_mut()) {
+            (Ok(key), Some(o)) => o.engine.lookup(&key, req),
+            _ => Lookup::Miss,
+        };
+        let paced = PacedKey::new(name);
+        match found {
+            Lookup::Miss => Answer::Miss,
+            Lookup::Retry => Answer::Retry,
+            Lookup::Hit => match state.answer(req, paced) {
+                Some(answer) => {
+                    if answer == Answer::Hit {
+                        self.look_ahead(state, name, context, req);
+                    }
+                    answer
+                }
+                None => self.first_hit(state, paced, context, req),
+            },
+        }
+    }
+
+    /// The first block of a request that the tier has: what it may promote is planned.
+    fn first_hit(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        key: PacedKey,
+        context: &Bound<'_, PyAny>,
+        req: RequestId,
+    ) -> Answer {
+        let Some(paced) = state.paced.take() else {
+            return Answer::Hit;
+        };
+        // Python is asked without the lock; all calls come under the manager's
+        drop(state);
+        let attribute = self.order.as_ref().map(|a| a.bind(context.py()));
+        let order = attribute.and_then(|a| paced.order(context, a));
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let open = state.open.as_ref();
+        let paced = state.paced.insert(paced);
+        paced.first(req, key, order, |keys| {
+            open.map_or_else(Vec::new, |o| o.engine.held(keys))
+        })
+    }
+
     /// After a hit on `key`: looks for the keys that come next, which are pinned where they hit.
     fn look_ahead(
         &self,
@@ -185,40 +261,6 @@ impl FsTier {
         let old = std::mem::replace(&mut state.ahead, ahead);
         drop(state);
         drop(old);
-    }
-}
-
-/// Keys and rows of a job, as Python gave them.
-struct Job {
-    names: Names,
-    rows: Vec<u32>,
-    positions: Vec<u64>,
-}
-
-impl Job {
-    fn new(
-        keys: &Bound<'_, PyAny>,
-        slots: &Bound<'_, PyAny>,
-        known: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
-        let job = Self {
-            names: Names::of(keys)?,
-            rows: rows(slots)?,
-            positions: positions(keys, known)?,
-        };
-        if job.names.len() != job.rows.len() {
-            return Err(PyValueError::new_err("as many slots as keys are wanted"));
-        }
-        Ok(job)
-    }
-
-    /// The blocks, in prefix order where positions tell it; fails if a row is in other use or does not exist.
-    fn blocks<B>(&self, block: impl Fn(Key, u32) -> kvweir::Result<B>) -> kvweir::Result<Vec<B>> {
-        let pairs = self.names.keys().zip(self.rows.iter().copied());
-        by_position(pairs, &self.positions)
-            .into_iter()
-            .map(|(key, slot)| block(key, slot))
-            .collect()
     }
 }
 
@@ -251,7 +293,7 @@ impl FsTier {
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
         min_free_bytes=None, policy="lru", load_threads=None, store_threads=None, verify=true, events=false,
         locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, io_timeout_s=30.0, bounce="auto", read_only=false,
-        layout="fs", engine="threads", order=None))]
+        layout="fs", engine="threads", order=None, promote_share=0.75, promote_wait_s=10.0, windows=None))]
     fn new(
         py: Python<'_>,
         view: &Bound<'_, PyAny>,
@@ -277,6 +319,9 @@ impl FsTier {
         layout: &str,
         engine: &str,
         order: Option<&str>,
+        promote_share: f64,
+        promote_wait_s: f64,
+        windows: Option<Vec<Option<u32>>>,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
         let region = view.region.clone();
@@ -314,6 +359,8 @@ impl FsTier {
             .name(name)
             .honours_guards(false);
         let engine = py.detach(|| builder.open()).map_err(raise)?;
+        let slots = region.num_slots() as usize;
+        let paced = Paced::new(slots, windows.unwrap_or_default(), promote_share, promote_wait_s)?;
         let open = Open {
             engine,
             region,
@@ -324,6 +371,7 @@ impl FsTier {
             home: Home::here(),
             state: Mutex::new(State {
                 open: Some(open),
+                paced: Some(paced),
                 ..State::default()
             }),
             view: Mutex::new(Some(view)),
@@ -343,7 +391,7 @@ impl FsTier {
         self.with(py, |o| o.engine.layout().as_str())
     }
 
-    /// Whether `key` can be loaded; a hit pins it for the request that `context.req_id` names.
+    /// Whether `key` can be loaded now; a hit pins it for the request that `context.req_id` names.
     /// Never raises: what is no key, or comes without a request, is a miss.
     fn lookup(&self, key: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> Py<PyAny> {
         let [miss, hit, retry] = &self.answers;
@@ -353,24 +401,39 @@ impl FsTier {
         let (Ok(key), Some((mut state, req))) = (key.cast::<PyBytes>(), self.asking(context)) else {
             return miss.clone_ref(key.py());
         };
-        if state.ahead.answers(key.as_bytes()) {
-            state.answered += 1;
-            return hit.clone_ref(key.py());
-        }
-        // a name that is no key is held by nobody; nothing raises into the engine
-        let answer = match (Key::new(key.as_bytes()), state.open.as_mut()) {
-            (Ok(key), Some(o)) => o.engine.lookup(&key, req),
-            _ => Lookup::Miss,
+        let name = key.as_bytes();
+        let paced = PacedKey::new(name);
+        let answer = match state.paced.as_mut().and_then(|p| p.before(req, paced)) {
+            Some(answer) => answer,
+            None if state.ahead.answers(name) => {
+                state.answered += 1;
+                state.answer(req, paced).unwrap_or(Answer::Hit)
+            }
+            None => self.ask(state, name, context, req),
         };
-        if answer == Lookup::Hit {
-            self.look_ahead(state, key.as_bytes(), context, req);
-        }
         match answer {
-            Lookup::Miss => miss,
-            Lookup::Hit => hit,
-            Lookup::Retry => retry,
+            Answer::Miss => miss,
+            Answer::Hit => hit,
+            Answer::Retry => retry,
         }
         .clone_ref(key.py())
+    }
+
+    /// A step of the scheduler is over; the requests named in `scheduled` run now for the first time.
+    fn end_step(&self, scheduled: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_abroad(scheduled.py()) {
+            return Ok(());
+        }
+        let requests: Vec<RequestId> = scheduled
+            .try_iter()?
+            .filter_map(|name| Some(request(&name.ok()?)))
+            .collect();
+        let mut state = self.lock();
+        state.steps.ended();
+        if let Some(p) = &mut state.paced {
+            p.step_ended(requests);
+        }
+        Ok(())
     }
 
     /// Starts storing rows `slots` under `keys`, in the order of `positions` where these are given.
@@ -384,6 +447,8 @@ impl FsTier {
         positions: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, positions)?;
+        let runs = request(req);
+        self.pace(keys.py(), |p| p.storing(runs, &blocks.names));
         self.with(keys.py(), |o| {
             let region = o.region.clone();
             let block = move |key, slot| region.read(slot).map(|slot| StoreBlock { key, slot });
@@ -403,6 +468,8 @@ impl FsTier {
         slots: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let blocks = Job::new(keys, slots, None)?;
+        let waits = request(req);
+        self.pace(keys.py(), |p| p.submitted(waits, &blocks.names));
         self.with(keys.py(), |o| {
             let region = o.region.clone();
             let block = move |key, slot| region.write(slot).map(|slot| LoadBlock { key, slot });
@@ -413,17 +480,28 @@ impl FsTier {
         })
     }
 
-    /// The jobs that ended since the last call.
+    /// The jobs that ended since the last call. Loads that end in the middle of a scheduler's step, after its lookups,
+    /// are told in the next one: a block that is told readable and was not read yet may be evicted for a store.
     fn poll(&self, py: Python<'_>) -> Vec<Ended> {
         if self.is_abroad(py) {
             return Vec::new();
         }
         let mut state = self.other();
+        let mid_step = state.steps.polls();
         let Some(o) = state.engine() else {
             return Vec::new();
         };
         o.engine.poll(&mut o.reports);
-        o.reports.drain(..).map(ended).collect()
+        let mut reports = std::mem::take(&mut o.reports);
+        if mid_step {
+            o.reports
+                .extend(reports.extract_if(.., |r| r.direction == Direction::Load));
+        }
+        if let Some(p) = &mut state.paced {
+            let stores = reports.iter().filter(|r| r.direction == Direction::Store);
+            stores.for_each(|r| p.stored(r.blocks.len()));
+        }
+        reports.into_iter().map(ended).collect()
     }
 
     /// Whether jobs wait, run, or were not polled yet.
@@ -432,7 +510,7 @@ impl FsTier {
             return false;
         }
         let state = self.lock();
-        state.open.as_ref().is_some_and(|o| o.engine.has_pending_work())
+        (state.open.as_ref()).is_some_and(|o| o.engine.has_pending_work() || !o.reports.is_empty())
     }
 
     /// The request used `keys`, in prefix order.
@@ -441,6 +519,8 @@ impl FsTier {
             return Ok(());
         }
         let (names, _) = Names::known(keys)?;
+        let named = request(req);
+        self.pace(keys.py(), |p| p.touched(named, &names));
         if let Some(o) = self.other().engine() {
             let keys: Vec<Key> = names.keys().collect();
             o.engine.touch(&keys, request(req));
@@ -454,6 +534,8 @@ impl FsTier {
             return Ok(());
         }
         self.remember(None);
+        let ended = request(req);
+        self.pace(keys.py(), |p| p.release(ended));
         let (names, positions) = Names::known(keys)?;
         if let Some(o) = self.lock().engine() {
             o.engine
@@ -490,6 +572,13 @@ impl FsTier {
             return;
         }
         py.detach(|| {
+            // the engine empties its primary
+            let mut state = self.lock();
+            state.steps.polled = false;
+            if let Some(p) = &mut state.paced {
+                p.reset();
+            }
+            drop(state);
             if let Some(o) = self.other().engine() {
                 o.engine.drain();
             }
@@ -506,7 +595,11 @@ impl FsTier {
         if let Some(s) = now {
             *last = s;
         }
-        stats_dict(py, &last)
+        let dict = stats_dict(py, &last)?;
+        if let Some(p) = &self.lock().paced {
+            p.fill(&dict)?;
+        }
+        Ok(dict)
     }
 
     /// Ends running I/O, cancels the rest, releases pins and the memory. Further calls find nothing.
@@ -556,66 +649,6 @@ fn ended(r: Report) -> Ended {
         r.device_time.as_secs_f64(),
         r.queue_time.as_secs_f64(),
     )
-}
-
-fn stats_dict<'py>(py: Python<'py>, s: &TierStats) -> PyResult<Bound<'py, PyDict>> {
-    let d = PyDict::new(py);
-    let numbers = [
-        ("blocks", s.blocks),
-        ("resident_bytes", s.resident_bytes),
-        ("reserved_bytes", s.reserved_bytes),
-        ("peak_bytes", s.peak_bytes),
-        ("pinned_blocks", s.pinned_blocks),
-        ("pinned_peak", s.pinned_peak),
-        ("pin_leases_expired", s.pin_leases_expired),
-        ("lookup_hits", s.lookup_hits),
-        ("lookup_misses", s.lookup_misses),
-        ("lookup_retries", s.lookup_retries),
-        ("stored_blocks", s.stored_blocks),
-        ("stored_bytes", s.stored_bytes),
-        ("present_blocks", s.present_blocks),
-        ("loaded_blocks", s.loaded_blocks),
-        ("loaded_bytes", s.loaded_bytes),
-        ("load_failures", s.load_failures),
-        ("verification_failures", s.verification_failures),
-        ("unlink_failures", s.unlink_failures),
-        ("recovered_blocks", s.recovered_blocks),
-        ("swept_files", s.swept_files),
-        ("foreign_files", s.foreign_files),
-        ("oldest_age_seconds", s.oldest_age_seconds),
-        ("queued_blocks", s.queued_blocks),
-        ("stores_held", s.stores_held),
-        ("index_bytes", s.index_bytes),
-        ("breaker_state", s.breaker_state),
-        ("breaker_opened", s.breaker_opened),
-        ("jobs_timed_out", s.jobs_timed_out),
-        ("hung_operations", s.hung_operations),
-    ];
-    for (name, n) in numbers {
-        d.set_item(name, n)?;
-    }
-    d.set_item("bound_bytes", s.bound_bytes)?;
-    d.set_item("effective_bound_bytes", s.effective_bound_bytes)?;
-    d.set_item("startup_seconds", s.startup_seconds)?;
-    d.set_item("store_device_seconds", s.store_device_time.as_secs_f64())?;
-    d.set_item("load_device_seconds", s.load_device_time.as_secs_f64())?;
-    let by = PyDict::new(py);
-    let bytes = PyDict::new(py);
-    for (r, (n, b)) in EvictReason::ALL
-        .iter()
-        .zip(s.evicted_blocks.iter().zip(s.evicted_bytes))
-    {
-        by.set_item(r.as_str(), n)?;
-        bytes.set_item(r.as_str(), b)?;
-    }
-    d.set_item("evicted_blocks", by)?;
-    d.set_item("evicted_bytes", bytes)?;
-    let by = PyDict::new(py);
-    for (r, n) in RefuseReason::ALL.iter().zip(s.refused_blocks) {
-        by.set_item(r.as_str(), n)?;
-    }
-    d.set_item("refused_blocks", by)?;
-    Ok(d)
 }
 
 /// Reads a size such as "500GiB" or 1073741824.

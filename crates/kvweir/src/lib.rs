@@ -25,6 +25,7 @@
 //! | [`evict`] | LRU, ARC, S3-FIFO |
 //! | [`pressure`] | detector, drop policies, gate |
 //! | [`stanza`] | settings as users of vLLM write them, and every mistake in them |
+//! | [`pacing`] | which hits of waiting requests may be promoted, below a manager that is not ours |
 //! | [`budget`], [`events`], [`metrics`] | bytes of a root; residency changes; numbers and their names |
 //! | [`io`] | memory, the disk seam, worker threads; the only room with `unsafe` |
 //! | [`block`], [`namespace`], [`size`], [`clock`], [`error`], [`sync`] | words everybody uses |
@@ -73,6 +74,7 @@ pub mod io;
 pub mod manager;
 pub mod metrics;
 pub mod namespace;
+pub mod pacing;
 pub mod pack;
 pub mod pressure;
 pub mod primary;

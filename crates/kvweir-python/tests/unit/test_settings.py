@@ -89,6 +89,8 @@ BAD = {
     "policy": (["fifo", "LRU", None, 3], "lru, arc or s3fifo"),
     "namespace_extra": ([3, None], "a text"),
     "pin_ttl_s": ([-1, "600", None, True, float("nan"), float("inf")], "seconds"),
+    "promote_share": ([0, -0.5, 1.5, "0.5", None, True, float("nan")], "greater than 0 and at most 1"),
+    "promote_wait_s": ([-1, "10", None, True, float("nan"), float("inf")], "seconds"),
     "miss_ttl_s": ([-0.1, "1", None, True, float("nan"), float("inf")], "seconds"),
 }
 

@@ -362,6 +362,31 @@ impl FsTier {
         hits
     }
 
+    /// Whether each of `keys` can be loaded, as far as memory tells: nothing is pinned, counted or looked for on disk. In
+    /// a root that others write to, a key that is not known may be there: it counts as held.
+    pub fn held(&self, keys: &[Key]) -> Vec<bool> {
+        let s = &*self.shared;
+        let mut fps = [Fingerprint(0); BATCH];
+        let mut ids = [None; BATCH];
+        let mut held = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(BATCH) {
+            for (fp, key) in fps.iter_mut().zip(keys) {
+                *fp = s.fingerprint(key);
+            }
+            let core = lock(&s.core);
+            let away = core.closed || s.guard.is_tripped();
+            let (fps, ids) = (
+                fps.get(..keys.len()).unwrap_or_default(),
+                ids.get_mut(..keys.len()).unwrap_or_default(),
+            );
+            core.index.find_ready(fps, ids);
+            held.extend(fps.iter().zip(ids.iter()).map(|(&fp, id)| {
+                !away && (id.is_some() || !s.params.bounded && core.index.find(fp).is_none())
+            }));
+        }
+        held
+    }
+
     /// Keys that [`pin_ahead`](Self::pin_ahead) pinned were asked for.
     pub fn count_hits(&mut self, hits: u64) {
         if self.is_abroad() {

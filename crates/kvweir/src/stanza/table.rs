@@ -273,6 +273,20 @@ pub const TIER: &[Setting] = &[
         "most bytes submitted to be stored and not completed",
     )
     .unset("a quarter of the primary, 64 MiB to 2 GiB"),
+    row(
+        "promote_share",
+        Kind::Real(|x| x > 0.0 && x <= 1.0),
+        Default::Real(0.75),
+        "greater than 0 and at most 1 is allowed",
+        "share of the primary's slots that promoted blocks of waiting requests take together",
+    ),
+    row(
+        "promote_wait_s",
+        Kind::Real(seconds),
+        Default::Real(10.0),
+        SECONDS,
+        "a request is held back for others so long at most; 0: never, it is cut instead",
+    ),
 ];
 
 /// The settings of `backpressure` with `kvweir.vllm.KvweirDetector`, the names of the classes not among them.

@@ -169,6 +169,9 @@ fn the_defaults_of_the_table_are_those_of_the_engine() {
     assert_eq!(r.settings["policy"].text().unwrap(), usual.policy.to_string());
     assert_eq!(r.settings["engine"].text().unwrap(), usual.engine.to_string());
     assert_eq!(r.settings["bounce"].text().unwrap(), usual.bounce.to_string());
+    let pacing = crate::pacing::PacingSettings::default();
+    assert_eq!(real("promote_share"), pacing.share);
+    assert_eq!(real("promote_wait_s"), pacing.wait.as_secs_f64());
     let usual = crate::pressure::PressureSettings::default();
     let r = read_backpressure(&[], Locality::Local, false);
     assert_eq!(r.settings["high_water_s"], Parsed::Real(usual.high_water_s));

@@ -333,8 +333,7 @@ fn directories_that_two_members_share_are_counted_by_nobody_once_they_are_gone()
     // the first five digits of the hash are the directory's, the rest the block's
     let key = |dir: u32, who: u8| {
         let mut bytes = [0; 36];
-        bytes[..3].copy_from_slice(&(dir << 4).to_be_bytes()[1..]);
-        bytes[3] = who;
+        bytes[..4].copy_from_slice(&[(dir >> 12) as u8, (dir >> 4) as u8, (dir << 4) as u8, who]);
         kvweir::Key::new(&bytes).unwrap()
     };
     let mut a = join(&root, bound, "model");

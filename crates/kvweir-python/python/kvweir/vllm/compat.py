@@ -91,6 +91,29 @@ def file_mapper(root: str, spec: Any) -> Any:
     return FileMapper.from_offloading_spec(**{k: v for k, v in known.items() if k in _MAPPER})
 
 
+# the layout that vLLM's offloading connector asks for, and every backend but two grants: stock's directory
+_USUAL_LAYOUT = "LHNC"
+_LAYOUT_ALIASES = {"NHD": "LBNHC", "HND": "LBHNC"}
+
+
+def identity(mapper: Any, spec: Any) -> dict[str, Any]:
+    """The fields of the namespace: vLLM's own, and the layout of a row where it is not the usual one.
+
+    A row holds what lies between the block axis of vLLM's cache, so two layouts that differ only in where that axis
+    stands give the same bytes. A canonical format names its layout itself; None is a layout not resolved yet.
+    """
+    fields = dict(mapper.get_run_config())
+    layout = getattr(getattr(spec, "config", None), "kv_cache_layout", None)
+    if layout is None or "canonical_format" in fields:
+        return fields
+    name = _LAYOUT_ALIASES.get(str(layout), str(layout))
+    # heads or layers outside the block axis are gathered piece by piece: such a layout stands for itself
+    row = name.replace("B", "") if name.find("B") in (0, 1) else name
+    if row != _USUAL_LAYOUT:
+        fields["kv_cache_layout"] = row
+    return fields
+
+
 def key_positions(context: Any) -> dict[bytes, int] | None:
     """Where each of the request's keys ends, whichever tier served it; None where the version does not tell."""
     return getattr(context, KEY_POSITIONS, None)
@@ -100,3 +123,9 @@ def events_enabled(spec: Any) -> bool:
     """Whether vLLM publishes KV events at all."""
     config = getattr(spec, "kv_events_config", None)
     return bool(getattr(config, "enable_kv_cache_events", False))
+
+
+def windows(spec: Any) -> list[int | None]:
+    """Per KV-cache group, the chunks that a request needs at most; None where attention reaches back to the first."""
+    groups = getattr(getattr(spec, "config", None), "groups", None) or ()
+    return [getattr(g, "sliding_window_size_in_chunks", None) for g in groups]

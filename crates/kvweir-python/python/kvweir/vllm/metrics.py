@@ -18,6 +18,7 @@ GAUGES: dict[str, tuple[str, Any]] = {
     "recovered_blocks": ("Blocks found at start.", "recovered_blocks"),
     "breaker_state": ("Whether the tier is asked at all: 0 closed (it is), 1 half-open, 2 open.", "breaker_state"),
     "hung_operations": ("Operations given up whose I/O has not returned.", "hung_operations"),
+    "promised_slots": ("Slots of the primary promised to waiting requests.", "promised_slots"),
 }
 COUNTERS: dict[str, tuple[str, Any]] = {
     "stored_blocks": ("Blocks written.", "stored_blocks"),
@@ -32,6 +33,11 @@ COUNTERS: dict[str, tuple[str, Any]] = {
     "breaker_opened": ("How often the breaker opened.", "breaker_opened"),
     "jobs_timed_out": ("Jobs given up at their deadline.", "jobs_timed_out"),
     "stores_held": ("How often stores were left waiting because loads ran.", "stores_held"),
+    "promotions_cut_requests": ("Requests whose hit was cut: it did not fit the primary.", "promotions_cut_requests"),
+    "promotions_cut_blocks": ("Blocks held and not promoted, since they did not fit.", "promotions_cut_blocks"),
+    "promotions_held_back_requests": ("Requests that waited for others' promotions.", "promotions_held_back_requests"),
+    "promotions_repeated_blocks": ("Blocks promoted again: evicted before they were read.", "promotions_repeated_blocks"),
+    "promotions_refused_blocks": ("Blocks for which the primary had no slot.", "promotions_refused_blocks"),
     "store_device_seconds": ("Time the device worked on stores.", "store_device_seconds"),
     "load_device_seconds": ("Time the device worked on loads.", "load_device_seconds"),
 }

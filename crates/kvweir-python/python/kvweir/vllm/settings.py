@@ -33,6 +33,8 @@ class FsSettings:
     layout: str
     engine: str
     max_inflight_bytes: int | None
+    promote_share: float
+    promote_wait_s: float
 
     @classmethod
     def look(

@@ -63,10 +63,10 @@ class KvweirTier(SecondaryTierManager):
         self._events_on = settings.enable_kv_events and compat.events_enabled(offloading_spec)
         if settings.enable_kv_events and not self._events_on:
             logger.warning("enable_kv_events is set on tier %s, but vLLM publishes no KV events", tier_type)
-        # vLLM's own, as on its file tier: where a block lies, unless namespace_extra sets the directory apart
-        self.file_mapper = mapper = compat.file_mapper(settings.root_dir, offloading_spec)
+        # vLLM's own, as on its file tier: where a block lies, unless namespace_extra or a layout sets it apart
+        self.file_mapper = compat.file_mapper(settings.root_dir, offloading_spec)
         try:
-            self._tier = self._open(rows_of_bytes, settings, mapper)
+            self._tier = self._open(rows_of_bytes, settings, offloading_spec)
         except KvweirError as e:
             logger.error("kvweir: tier %r cannot open: %s", tier_type, e)
             raise
@@ -81,12 +81,12 @@ class KvweirTier(SecondaryTierManager):
         self._home = os.getpid()
         self._forward_logs()
 
-    def _open(self, rows_of_bytes: memoryview, settings: FsSettings, mapper: Any) -> FsTier:
+    def _open(self, rows_of_bytes: memoryview, settings: FsSettings, offloading_spec: Any) -> FsTier:
         return FsTier(
             rows_of_bytes,
             settings.root_dir,
-            json.dumps(mapper.get_run_config()),
-            mapper.rank,
+            json.dumps(compat.identity(self.file_mapper, offloading_spec)),
+            self.file_mapper.rank,
             (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY),
             name=self.tier_type,
             namespace_extra=settings.namespace_extra,
@@ -106,6 +106,9 @@ class KvweirTier(SecondaryTierManager):
             layout=settings.layout,
             engine=settings.engine,
             order=compat.KEY_POSITIONS,
+            promote_share=settings.promote_share,
+            promote_wait_s=settings.promote_wait_s,
+            windows=compat.windows(offloading_spec),
         )
 
     # --- lookups and jobs ---------------------------------------------------------------------------------------
@@ -204,7 +207,8 @@ class KvweirTier(SecondaryTierManager):
         ]
 
     def on_schedule_end(self, context: Any) -> None:
-        """Passes log records on, now and then."""
+        """The requests scheduled in this step hold what was promoted for them."""
+        self._tier.end_step(context.new_req_ids)
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:

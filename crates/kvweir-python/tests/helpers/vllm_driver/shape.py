@@ -37,6 +37,8 @@ class Shape:
     store_steps: int = 2
     model: str = "driver/model"
     dtype: str = "bfloat16"
+    # how vLLM lays out its cache: a name of KVCacheLayout, or None where it is not resolved
+    kv_cache_layout: str | None = None
     events: bool = False
     # more of the connector's configuration
     extra: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Shape:
             parallel=_one_worker(),
             replicated_layout=False,
             canonical_layout=False,
-            kv_cache_layout=None,
+            kv_cache_layout=self.kv_cache_layout,
         )
 
 

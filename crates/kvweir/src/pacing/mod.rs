@@ -1,0 +1,539 @@
+//! Pacing of promotions below a manager that is not ours.
+//!
+//! Such a manager takes a slot of the primary tier for every key that a secondary tier says it holds, for every waiting
+//! request, in every step, and calls a key a miss once the primary is full. A request longer than the primary then evicts
+//! its own promoted blocks and begins again, for ever; requests that wait evict each other's. A tier can prevent both,
+//! since it decides what it answers:
+//!
+//! - what a request may promote is **planned** when it first hits: the longest prefix, all KV-cache groups together, that
+//!   surely fits; the rest is a miss and is computed;
+//! - a plan that does not fit beside the blocks promised to others **waits**, in the order in which requests are asked
+//!   for: one "retry" per group and a miss behind it, so that the question costs two lookups per step;
+//! - the slots of a plan are given back when the request is scheduled, finished, or gone.
+//!
+//! No request waits for ever: what it waits for ends, or [`PacingSettings::wait`] does, and then it takes what is left. A
+//! block that was evicted before it was read is promised again an eighth of the plan's length times at most (I10).
+//!
+//! Pure: no I/O, no lock; time comes from a [`Clock`].
+
+mod outlook;
+mod recent;
+mod share;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use foldhash::fast::FixedState;
+
+pub use self::outlook::{OrderedKey, Outlook};
+use self::{
+    outlook::Cut,
+    recent::Recent,
+    share::{Share, State, Taken},
+};
+use crate::{
+    clock::{Clock, Instant},
+    error::{Error, Result},
+    tier::RequestId,
+};
+
+/// How long a request that has the primary to itself waits for stores under way before its plan is cut.
+const BRIEF: Duration = Duration::from_millis(100);
+/// How many steps' stores are left room for: those that the accelerator writes, and those that a least-recently-used
+/// primary would make room for among promoted blocks before these are read.
+const STEPS_OF_STORES: u64 = 3;
+/// How many steps' stores the accelerator may be writing, which no tier is told of.
+const STEPS_OF_COPIES: u64 = 2;
+/// Eighths of the primary that promoted blocks may take however much is stored.
+const LEAST_EIGHTHS: u64 = 5;
+
+/// How promotions are paced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PacingSettings {
+    /// Share of the primary's slots that promoted blocks of waiting requests take together, in (0, 1]. One request alone
+    /// may take more if it fits as a whole.
+    pub share: f64,
+    /// Longest time for which a request is held back for others; zero: never, what does not fit is cut at once.
+    pub wait: Duration,
+}
+
+impl Default for PacingSettings {
+    fn default() -> Self {
+        Self {
+            share: 0.75,
+            wait: Duration::from_secs(10),
+        }
+    }
+}
+
+impl PacingSettings {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming the setting, its value and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        if !(self.share > 0.0 && self.share <= 1.0) {
+            return Err(Error::invalid(
+                "check settings",
+                format!(
+                    "promote_share = {}: a share of the primary tier above 0, at most 1, is allowed",
+                    self.share
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A key as pacing knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacedKey {
+    /// A hash of the whole key.
+    pub id: u64,
+    /// Its KV-cache group.
+    pub group: u32,
+}
+
+impl PacedKey {
+    /// The key with these bytes: a hash of a prefix, then four bytes of group, big-endian.
+    pub fn new(key: &[u8]) -> Self {
+        use std::hash::BuildHasher as _;
+        let group = key
+            .last_chunk::<4>()
+            .filter(|_| key.len() > 4)
+            .map_or(0, |g| g.iter().fold(0, |n, &byte| n << 8 | u32::from(byte)));
+        Self {
+            id: FixedState::with_seed(0x6b76).hash_one(key),
+            group,
+        }
+    }
+}
+
+/// What a request is to be told of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It may be promoted.
+    Hit,
+    /// Not now: ask again in the next step.
+    Retry,
+    /// It will not be promoted for this request.
+    Miss,
+}
+
+/// Numbers since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacingStats {
+    /// Requests whose hit was cut because it did not fit.
+    pub cut_requests: u64,
+    /// Blocks that were held and not promoted for that.
+    pub cut_blocks: u64,
+    /// Requests that were held back for others.
+    pub held_back_requests: u64,
+    /// Blocks promised again because the primary had evicted them before they were read.
+    pub repeated_blocks: u64,
+    /// Blocks for which the primary had no slot when they were to be promoted.
+    pub refused_blocks: u64,
+    /// Slots of the primary promised to waiting requests now.
+    pub promised_slots: u64,
+}
+
+/// Decides which blocks may be promoted for which waiting request.
+#[derive(Debug)]
+pub struct Pacer {
+    slots: u64,
+    settings: PacingSettings,
+    /// Per group: chunks that a request needs at most, where attention has a window.
+    windows: Vec<Option<u32>>,
+    clock: Arc<dyn Clock>,
+    shares: HashMap<RequestId, Share, FixedState>,
+    /// Requests that were promised blocks in this step.
+    promised_now: Vec<RequestId>,
+    reserved: u64,
+    recent: Recent,
+    /// Blocks of stores under way.
+    storing: u64,
+    stored_this_step: u64,
+    /// Blocks stored in a step, the largest of late.
+    stores_per_step: u64,
+    step: u64,
+    /// A request was held back in this step: those behind it wait too.
+    queue_stands: bool,
+    stats: PacingStats,
+    told_cut: bool,
+    told_wait: bool,
+}
+
+impl Pacer {
+    /// For a primary tier of `slots` slots. `windows`: for each KV-cache group the chunks that a request needs at most,
+    /// `None` (or no entry) where attention reaches back to the first.
+    pub fn new(
+        slots: u64,
+        windows: Vec<Option<u32>>,
+        settings: PacingSettings,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            slots,
+            settings,
+            windows,
+            clock,
+            shares: HashMap::default(),
+            promised_now: Vec::new(),
+            reserved: 0,
+            recent: Recent::new(usize::try_from(slots).unwrap_or(usize::MAX)),
+            storing: 0,
+            stored_this_step: 0,
+            stores_per_step: 0,
+            step: 1,
+            queue_stands: false,
+            stats: PacingStats::default(),
+            told_cut: false,
+            told_wait: false,
+        }
+    }
+
+    /// What is known of `key` before the tier is asked: an answer where the request is held back or its plan leaves the
+    /// key out.
+    pub fn before(&mut self, req: RequestId, key: PacedKey) -> Option<Answer> {
+        let share = self.shares.get_mut(&req)?;
+        let step = self.step;
+        match &mut share.state {
+            State::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
+            State::Waiting(w) if share.step == step => Some(w.again(key)),
+            State::Waiting(w) => {
+                let outlook = w.outlook.take()?;
+                let now = self.clock.now();
+                let waited = share.ask(step, now);
+                match self.try_admit(req, &outlook, waited) {
+                    Some(taken) => {
+                        self.admit(req, taken, now);
+                        None
+                    }
+                    None => Some(self.hold_back(req, Some(outlook), key)),
+                }
+            }
+        }
+    }
+
+    /// The tier holds `key`: may it be promoted? `outlook` tells what else of the request the tier holds; `None` while
+    /// the order of the request's keys is not known.
+    pub fn hit(
+        &mut self,
+        req: RequestId,
+        key: PacedKey,
+        outlook: impl FnOnce() -> Option<Outlook>,
+    ) -> Answer {
+        if let Some(Share {
+            state: State::Admitted(_),
+            ..
+        }) = self.shares.get(&req)
+        {
+            return self.take(req, key);
+        }
+        let now = self.clock.now();
+        let step = self.step;
+        let waited = self.shares.get_mut(&req).map(|share| share.ask(step, now));
+        let outlook = outlook();
+        let (taken, first_time) = match (&outlook, waited) {
+            (Some(o), _) => (
+                self.try_admit(req, o, waited.unwrap_or_default()),
+                waited.is_none(),
+            ),
+            // the order may be told behind the first question
+            (None, None) => (None, true),
+            (None, Some(_)) => (Some(Taken::open(self.spare().max(1))), false),
+        };
+        match taken {
+            Some(taken) => {
+                self.admit(req, taken, now);
+                self.take(req, key)
+            }
+            None => {
+                if first_time {
+                    self.shares.insert(req, Share::waiting(step, now));
+                }
+                self.hold_back(req, outlook, key)
+            }
+        }
+    }
+
+    /// A load job with the blocks `ids` goes out for `req`: what else was promised in this step got no slot.
+    pub fn submitted(&mut self, req: RequestId, ids: impl ExactSizeIterator<Item = u64> + Clone) {
+        ids.clone().for_each(|id| self.recent.entered(id));
+        let Some(Share {
+            state: State::Admitted(taken),
+            ..
+        }) = self.shares.get_mut(&req)
+        else {
+            return;
+        };
+        self.stats.refused_blocks += taken.submitted(ids);
+    }
+
+    /// The blocks `ids` are being stored for `req`, which therefore runs: what was promoted for it was read.
+    pub fn storing(&mut self, req: RequestId, ids: impl ExactSizeIterator<Item = u64>) {
+        let blocks = ids.len() as u64;
+        ids.for_each(|id| self.recent.entered(id));
+        self.storing += blocks;
+        self.stored_this_step += blocks;
+        self.release(req);
+    }
+
+    /// A store of `blocks` blocks ended.
+    pub fn stored(&mut self, blocks: u64) {
+        self.storing = self.storing.saturating_sub(blocks);
+    }
+
+    /// The request was scheduled, or is over.
+    pub fn release(&mut self, req: RequestId) {
+        if let Some(Share {
+            state: State::Admitted(taken),
+            ..
+        }) = self.shares.remove(&req)
+        {
+            self.reserved = self.reserved.saturating_sub(taken.limit);
+        }
+    }
+
+    /// The step is over; `scheduled` run now for the first time.
+    pub fn step_ended(&mut self, scheduled: impl IntoIterator<Item = RequestId>) {
+        for req in std::mem::take(&mut self.promised_now) {
+            // no load job came for what is still open
+            self.submitted(req, std::iter::empty());
+        }
+        for req in scheduled {
+            self.release(req);
+        }
+        self.step += 1;
+        self.queue_stands = false;
+        self.stores_per_step = self.stored_this_step.max(self.stores_per_step / 2);
+        self.stored_this_step = 0;
+    }
+
+    /// The primary was emptied: nothing is promised any more.
+    pub fn reset(&mut self) {
+        self.shares.clear();
+        self.promised_now.clear();
+        self.recent.clear();
+        self.reserved = 0;
+    }
+
+    /// What a request with the keys `order` could promote, of which it was asked for `first` first.
+    pub fn outlook(&self, order: &[OrderedKey], first: PacedKey) -> Outlook {
+        Outlook::new(order, first, &self.windows, |id| self.recent.has(id))
+    }
+
+    /// Whether `req` has a plan.
+    pub fn is_admitted(&self, req: RequestId) -> bool {
+        matches!(
+            self.shares.get(&req),
+            Some(Share {
+                state: State::Admitted(_),
+                ..
+            })
+        )
+    }
+
+    /// Whether `req` waits and the order of its keys is not known yet.
+    pub fn wants_order(&self, req: RequestId) -> bool {
+        matches!(
+            self.shares.get(&req),
+            Some(Share { state: State::Waiting(w), .. }) if w.outlook.is_none()
+        )
+    }
+
+    /// Whether `keys` more blocks fit whatever they are, so that nobody need look which of them the tier holds.
+    pub fn has_plenty(&self, keys: usize) -> bool {
+        !self.queue_stands && self.reserved + keys as u64 <= self.room()
+    }
+
+    /// Numbers since the start.
+    pub fn stats(&self) -> PacingStats {
+        PacingStats {
+            promised_slots: self.reserved,
+            ..self.stats
+        }
+    }
+
+    /// The share that the settings give.
+    fn share(&self) -> u64 {
+        ((self.slots as f64 * self.settings.share) as u64).max(1)
+    }
+
+    /// Slots that promoted blocks may take together: whatever is stored, five eighths of those that no store holds.
+    fn room(&self) -> u64 {
+        let beside_stores = self.beside_stores().max(self.slots / 8 * LEAST_EIGHTHS);
+        let in_stores = self.storing + STEPS_OF_COPIES * self.stores_per_step;
+        self.share()
+            .min(beside_stores)
+            .min(self.slots.saturating_sub(in_stores))
+    }
+
+    /// Slots that neither stores under way nor those of the next steps need.
+    fn beside_stores(&self) -> u64 {
+        self.slots
+            .saturating_sub(self.storing)
+            .saturating_sub(STEPS_OF_STORES * self.stores_per_step)
+    }
+
+    /// Slots for a request of which `before` blocks are in the primary already.
+    fn beside(&self, before: u64) -> u64 {
+        self.slots.saturating_sub(before).min(self.room())
+    }
+
+    /// What is left of the room.
+    fn spare(&self) -> u64 {
+        self.room().saturating_sub(self.reserved)
+    }
+
+    /// A plan for a request that holds `outlook`, or nothing: it has to wait.
+    fn try_admit(&mut self, req: RequestId, outlook: &Outlook, waited: Duration) -> Option<Taken> {
+        let need = outlook.need();
+        let before = outlook.before().min(self.slots);
+        let fits = need + before <= self.slots;
+        let patient = waited < self.settings.wait;
+        if need <= self.spare() && !(self.queue_stands && patient) {
+            return Some(match fits {
+                true => whole(outlook),
+                false => self.cut(req, outlook, self.beside(before)),
+            });
+        }
+        if self.reserved > 0 {
+            self.forget_idle();
+        }
+        let alone = self.reserved == 0 && !(self.queue_stands && patient);
+        if alone {
+            if fits && need <= self.beside_stores() {
+                return Some(whole(outlook));
+            }
+            // stores under way end, and those of late may have been the last
+            if (fits || self.room() < self.share()) && waited < BRIEF.min(self.settings.wait) {
+                return None;
+            }
+            if patient && self.room() * 2 < need.min(self.share()) {
+                return None;
+            }
+            return Some(self.cut(req, outlook, self.beside(before)));
+        }
+        (!patient).then(|| self.cut(req, outlook, self.spare()))
+    }
+
+    /// A plan of at most `most` slots.
+    fn cut(&mut self, req: RequestId, outlook: &Outlook, most: u64) -> Taken {
+        let need = outlook.need();
+        if need <= most {
+            return whole(outlook);
+        }
+        let cut: Cut = outlook.cut(most);
+        self.stats.cut_requests += 1;
+        self.stats.cut_blocks += need.saturating_sub(cut.need());
+        if !self.told_cut {
+            self.told_cut = true;
+            tracing::warn!(
+                request = req.0,
+                "a request hits {need} blocks and the primary tier has {} slots, {} of them promised to others: {} blocks \
+                 are promoted, the rest is computed; a larger primary (cpu_bytes_to_use) or fewer requests at a time keep \
+                 more; told once, see promotions_cut_blocks",
+                self.slots,
+                self.reserved,
+                cut.need(),
+            );
+        }
+        Taken::part(cut)
+    }
+
+    fn admit(&mut self, req: RequestId, taken: Taken, now: Instant) {
+        self.reserved += taken.limit;
+        let step = self.step;
+        self.shares.insert(
+            req,
+            Share {
+                step,
+                asked_at: now,
+                waited: Duration::ZERO,
+                state: State::Admitted(taken),
+            },
+        );
+    }
+
+    fn hold_back(&mut self, req: RequestId, outlook: Option<Outlook>, key: PacedKey) -> Answer {
+        // who only waits for its order to be told holds nobody up
+        self.queue_stands |= outlook.is_some();
+        if let Some(Share {
+            state: State::Waiting(w),
+            ..
+        }) = self.shares.get_mut(&req)
+        {
+            if outlook.is_some() && !w.counted {
+                w.counted = true;
+                self.stats.held_back_requests += 1;
+                if !self.told_wait {
+                    self.told_wait = true;
+                    tracing::info!(
+                        slots = self.slots,
+                        promised = self.reserved,
+                        "waiting requests hit more blocks than the primary tier has room for: they are promoted one after \
+                         the other; told once, see promotions_held_back_requests"
+                    );
+                }
+            }
+            w.outlook = outlook;
+            w.first.clear();
+            return w.again(key);
+        }
+        Answer::Miss
+    }
+
+    /// The next block of an admitted request.
+    fn take(&mut self, req: RequestId, key: PacedKey) -> Answer {
+        let spare = self.spare();
+        let Some(Share {
+            state: State::Admitted(taken),
+            ..
+        }) = self.shares.get_mut(&req)
+        else {
+            return Answer::Miss;
+        };
+        if !taken.allows(key.id) {
+            return Answer::Miss;
+        }
+        let before = (taken.limit, taken.open_blocks());
+        let answer = taken.take(key.id, spare);
+        self.reserved += taken.limit - before.0;
+        match answer {
+            share::Took::New => {}
+            share::Took::Again => self.stats.repeated_blocks += 1,
+            share::Took::Nothing => {
+                self.stats.cut_blocks += 1;
+                return Answer::Miss;
+            }
+        }
+        if before.1 == 0 {
+            self.promised_now.push(req);
+        }
+        Answer::Hit
+    }
+
+    /// Gives back the slots of requests that were promised blocks long ago and neither asked nor ran since.
+    fn forget_idle(&mut self) {
+        let now = self.clock.now();
+        let wait = self.settings.wait.max(BRIEF);
+        let reserved = &mut self.reserved;
+        self.shares.retain(|_, s| match &s.state {
+            State::Admitted(taken) if now.since(s.asked_at) >= wait => {
+                *reserved = reserved.saturating_sub(taken.limit);
+                false
+            }
+            _ => true,
+        });
+    }
+}
+
+/// A plan of all that a request hits.
+fn whole(outlook: &Outlook) -> Taken {
+    match outlook.whole() {
+        Some(cut) => Taken::part(cut),
+        None => Taken::open(outlook.need()),
+    }
+}
