@@ -411,9 +411,6 @@ impl Pacer {
             if (fits || self.room() < self.share()) && waited < BRIEF.min(self.settings.wait) {
                 return None;
             }
-            if patient && self.room() * 2 < need.min(self.share()) {
-                return None;
-            }
             return Some(self.cut(req, outlook, self.beside(before)));
         }
         (!patient).then(|| self.cut(req, outlook, self.spare()))
