@@ -97,7 +97,7 @@ fn the_first_ends_cleanly_with_the_code_of_the_signal() {
 /// stayed.
 #[test]
 fn signals_that_come_together_are_one() {
-    for second in [Signal::TERM, Signal::INT, Signal::HUP] {
+    for (second, other) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let dir = tempfile::tempdir().unwrap();
         let mut child = start(WITH_IO, dir.path());
         let mut stdin = child.stdin.take().unwrap();
@@ -106,7 +106,9 @@ fn signals_that_come_together_are_one() {
         send(&child, Signal::TERM);
         send(&child, second);
         let (code, json) = end(&mut child, stdin);
-        assert_eq!((code, &json["interrupted"]), (Some(143), &Value::Bool(true)));
+        // both may wait when the process looks, and then have no order
+        assert!(code == Some(143) || code == Some(other), "{code:?}");
+        assert_eq!(json["interrupted"], true);
         assert_eq!(left(dir.path()), [""; 0], "nothing is left behind");
     }
 }
