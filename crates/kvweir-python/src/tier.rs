@@ -287,7 +287,8 @@ fn request(name: &Bound<'_, PyAny>) -> RequestId {
 impl FsTier {
     /// Opens `root` for blocks of the namespace that `identity` (JSON) and `rank` name. `answers`: what `lookup`
     /// returns for miss, hit and retry. `order`: the attribute of a request's context whose value is a dictionary that
-    /// has the request's keys in prefix order.
+    /// has the request's keys in prefix order. `windows`: per KV-cache group the chunks that a request needs, or none for
+    /// all; where they are given, promotions are paced, and `end_step` has to be called.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the settings, by name")]
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
@@ -360,7 +361,9 @@ impl FsTier {
             .honours_guards(false);
         let engine = py.detach(|| builder.open()).map_err(raise)?;
         let slots = region.num_slots() as usize;
-        let paced = Paced::new(slots, windows.unwrap_or_default(), promote_share, promote_wait_s)?;
+        let paced = windows
+            .map(|windows| Paced::new(slots, windows, promote_share, promote_wait_s))
+            .transpose()?;
         let open = Open {
             engine,
             region,
@@ -371,7 +374,7 @@ impl FsTier {
             home: Home::here(),
             state: Mutex::new(State {
                 open: Some(open),
-                paced: Some(paced),
+                paced,
                 ..State::default()
             }),
             view: Mutex::new(Some(view)),
