@@ -1,6 +1,6 @@
 //! Which process this is. A fork leaves a child with all memory of its parent and none of its threads: locks that they
 //! held are never released there, and handles of them name nothing. So what works with threads remembers its
-//! [`Home`], and does nothing in any other process. A [`mark`] tells a process from every other one of its machine,
+//! [`Home`], and does nothing in any other process. A `mark` tells a process from every other one of its machine,
 //! also from one that has its number later.
 
 #![expect(
