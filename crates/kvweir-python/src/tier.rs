@@ -577,7 +577,7 @@ impl FsTier {
         py.detach(|| {
             // the engine empties its primary
             let mut state = self.lock();
-            state.steps.polled = false;
+            state.steps.polled = 0;
             if let Some(p) = &mut state.paced {
                 p.reset();
             }
