@@ -168,7 +168,7 @@ def test_an_engines_request_may_have_any_name(start, ours):
     keys = e.keys(4)
     e.ask(keys)
     e.forget()
-    request = e.inner.add_request("caf\ud800", keys)
-    e.inner.run_until_done(timeout=60.0)
+    request = e.inner.add(keys, "caf\ud800")
+    e.inner.run()
     assert request.hits == 4
     assert e.tier.stats()["pinned_blocks"] == 0
