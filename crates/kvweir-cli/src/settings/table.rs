@@ -56,25 +56,9 @@ impl Setting {
         let names = SETTINGS
             .iter()
             .flat_map(|s| std::iter::once(&s.key).chain(s.aliases));
-        let best = names.map(|n| (distance(&name, n), *n)).min()?;
+        let best = names.map(|n| (kvweir::stanza::distance(&name, n), *n)).min()?;
         (best.0 <= 2 + name.len() / 4).then_some(best.1)
     }
-}
-
-/// Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut next = vec![i + 1];
-        for (y, pair) in b.iter().zip(row.windows(2)) {
-            if let ([diagonal, above], Some(&left)) = (pair, next.last()) {
-                next.push((above + 1).min(left + 1).min(diagonal + usize::from(x != *y)));
-            }
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }
 
 const SIZE: &str = "bytes as a number (65536) or a string with a unit (64KiB, 1.5GiB, 500MB)";
@@ -229,6 +213,6 @@ mod tests {
         assert_eq!(Setting::nearest("max-byte"), Some("max_bytes"));
         assert_eq!(Setting::nearest("primary_size_bytes"), Some("primary_bytes"));
         assert_eq!(Setting::nearest("zzzzzz"), None);
-        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(kvweir::stanza::distance("kitten", "sitting"), 3);
     }
 }

@@ -31,7 +31,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
-pub use near::nearest;
+pub use near::{distance, nearest};
 pub use primary::{Model, PrimaryFit};
 pub use read::{TierKind, read_backpressure, read_tier};
 pub use table::{BACKPRESSURE, Kind, Setting, TIER};

@@ -32,8 +32,8 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     Some(best.2)
 }
 
-/// Levenshtein's distance: insertions, deletions and replacements that turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
+/// Levenshtein's distance: insertions, deletions and replacements of characters that turn `a` into `b`.
+pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
