@@ -122,13 +122,8 @@ fn every_step_of_a_start_meets_every_fault_of_the_moment_and_nothing_is_lost(lay
     assert!(runs > 20);
 }
 
-mod by_file {
-    #[test]
-    fn every_step_of_a_start_meets_every_fault_of_the_moment_and_nothing_is_lost() {
-        super::every_step_of_a_start_meets_every_fault_of_the_moment_and_nothing_is_lost(
-            kvweir::fs::Layout::Fs,
-        );
-    }
+in_both_layouts! {
+    every_step_of_a_start_meets_every_fault_of_the_moment_and_nothing_is_lost,
 }
 
 #[test]

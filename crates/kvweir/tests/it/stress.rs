@@ -48,7 +48,10 @@ fn run(layout: Layout, clients: usize, policy: PolicyKind, seed: u64, seconds: f
     let (began, mut requests, mut loads, mut jobs, mut reported) = (clock.now(), 0u64, 0u64, 0u64, 0u64);
     let mut ending = false;
     while !ending || !flights.is_empty() {
-        ending = clock.now().since(began).as_secs_f64() > seconds;
+        let took = clock.now().since(began).as_secs_f64();
+        // a machine that is busy elsewhere gets the time it takes to show something
+        let shown = loads > 0 && c.tier.stats().evicted_blocks.iter().any(|n| *n > 0);
+        ending = took > seconds && (shown || took > seconds + 60.0);
         while flights.len() < clients && !ending {
             requests += 1;
             let req = RequestId(requests);
