@@ -4,7 +4,8 @@
 
 Run inside an environment that has vLLM and kvweir. The plan says: ``model``; ``tiers`` (stanzas, or null for an engine
 without offloading); ``cpu_bytes``, the size of the primary tier; ``rounds``, each a list of prompts' seeds and lengths,
-caches being dropped between rounds; ``watch``, directories whose new files are listed after each prompt.
+caches being dropped between rounds; ``together``, whether a round's prompts are asked at once; ``watch``, directories whose new
+files are listed after each prompt.
 """
 
 import json
@@ -105,20 +106,22 @@ def main() -> None:
         if n > 0 and not llm.reset_prefix_cache(reset_connector=plan.get("tiers") is not None):
             raise SystemExit("the caches could not be dropped")
         answers = []
-        for seed, length in wanted:
+        for asked in [wanted] if plan.get("together") else [[one] for one in wanted]:
+            prompts = [TokensPrompt(prompt_token_ids=prompt(seed, length)) for seed, length in asked]
             at = time.monotonic()
-            (out,) = llm.generate([TokensPrompt(prompt_token_ids=prompt(seed, length))], greedy, use_tqdm=False)
+            outs = llm.generate(prompts, greedy, use_tqdm=False)
             seconds = time.monotonic() - at
             settle()
             now = files(plan.get("watch", []))
-            answers.append(
+            answers += [
                 {
                     "tokens": list(out.outputs[0].token_ids),
                     "cached": out.num_cached_tokens,
                     "seconds": round(seconds, 4),
                     "files": sorted(now - seen, key=lambda f: (os.stat(f).st_mtime_ns, f)),
                 }
-            )
+                for out in outs
+            ]
             seen |= now
         rounds.append({"answers": answers, "metrics": metrics(llm)})
     import vllm

@@ -31,7 +31,7 @@ fn fill(root: &Root, bound: u64, blocks: u64) {
                 s.resident_bytes + s.reserved_bytes
             };
             // the keeper writes its journal anew meanwhile: a reading counts when the account stood still around it
-            let mut quiet = || {
+            let quiet = || {
                 let (before, du) = (counted(&c), root.du());
                 assert!(du <= bound, "{du} of {bound} in life {life}");
                 (counted(&c) == before).then_some((du, before))
