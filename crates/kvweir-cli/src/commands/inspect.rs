@@ -96,6 +96,7 @@ fn held_by(r: &Inspection) -> String {
 fn ledger(r: &Inspection) -> String {
     match (r.ledger.state, r.ledger.bound_bytes, r.ledger.common_bytes) {
         (LedgerState::None, ..) => "none: the next start with a bound walks the root".into(),
+        (LedgerState::Newer, ..) => "of a later version of kvweir, which is the one to use here".into(),
         (LedgerState::Damaged, ..) => "damaged: the next start walks the root".into(),
         (LedgerState::Whole, bound, common) => {
             let walker = r.ledger.walker.map_or_else(String::new, |w| {

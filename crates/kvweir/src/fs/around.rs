@@ -228,7 +228,7 @@ fn see(ledger: &Ledger, disk: &dyn Disk) -> Result<(Look, Option<String>), Blind
     let look = Look::of(&*file)?;
     let who = match &look {
         Look::Empty => None,
-        Look::Damaged => live(ledger, disk, None)?,
+        Look::Damaged | Look::Newer(_) => live(ledger, disk, None)?,
         Look::Page(p) => live(ledger, disk, Some(p))?,
     };
     Ok((look, who))

@@ -277,6 +277,14 @@ impl Page {
     }
 }
 
+/// The version of a ledger whose header a later version wrote whole. All versions begin with magic and version, and sum the
+/// header's record in the same way.
+fn later_version(bytes: &[u8]) -> Option<u16> {
+    let mut r = checked(bytes)?;
+    (r.take::<8>()? == *MAGIC).then_some(())?;
+    r.u16().filter(|&v| v > VERSION)
+}
+
 fn checked(bytes: &[u8]) -> Option<Reader<'_>> {
     let (body, sum) = bytes.get(..RECORD)?.split_at(SUMMED);
     (xxh3_64(body).to_le_bytes() == sum).then_some(Reader(body))
@@ -312,12 +320,26 @@ pub(crate) enum Found {
     None,
 }
 
+/// A ledger that a later version wrote: not to be changed, nor its root, by this one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is a ledger of version {version}, which a later version of kvweir wrote, and this one knows up to {VERSION}: use \
+     that version; or, when it has ended for good, remove the directory .kvweir, and the next start walks the root",
+    path.display()
+)]
+pub(crate) struct NewerLedger {
+    path: PathBuf,
+    version: u16,
+}
+
 /// What a ledger's file is, looked at without its lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
     Page(Box<Page>),
     /// There is none: never written whole, or given up.
     Empty,
+    /// Whole, and of this later version.
+    Newer(u16),
     /// Other bytes than this version writes.
     Damaged,
 }
@@ -326,10 +348,11 @@ impl Look {
     /// Reads a ledger's file.
     pub(crate) fn of(file: &dyn DiskFile) -> io::Result<Self> {
         let bytes = read_bytes(file)?;
-        Ok(match Page::decode(&bytes) {
-            Some(p) => Self::Page(Box::new(p)),
-            None if bytes.iter().take(RECORD).all(|&b| b == 0) => Self::Empty,
-            None => Self::Damaged,
+        Ok(match (Page::decode(&bytes), later_version(&bytes)) {
+            (Some(p), _) => Self::Page(Box::new(p)),
+            (None, Some(version)) => Self::Newer(version),
+            (None, None) if bytes.iter().take(RECORD).all(|&b| b == 0) => Self::Empty,
+            (None, None) => Self::Damaged,
         })
     }
 }
@@ -354,10 +377,20 @@ impl Ledger {
         self.dir().join(LEDGER_FILE)
     }
 
-    /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`.
+    /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`; an error
+    /// where a later version wrote it.
     pub(crate) fn hold(&self, patience: Duration) -> io::Result<Option<Box<dyn DiskFile>>> {
         let file = self.disk.open(&self.path(), OpenMode::ReadWrite, false)?;
-        Ok(lock_within(&*file, patience)?.then_some(file))
+        if !lock_within(&*file, patience)? {
+            return Ok(None);
+        }
+        match later_version(&read_bytes(&*file)?) {
+            Some(version) => {
+                let path = self.path();
+                Err(io::Error::other(NewerLedger { path, version }))
+            }
+            None => Ok(Some(file)),
+        }
     }
 
     /// What the file is now, whoever has its lock.

@@ -4,11 +4,15 @@ use std::{io, path::Path};
 
 use crate::{
     error::{Error, ErrorKind, IoClass, classify},
+    fs::ledger::NewerLedger,
     io::Disk,
 };
 
 /// The error of a root that cannot be written, with whose it is.
 pub(crate) fn unusable(disk: &dyn Disk, root: &Path, e: io::Error) -> Error {
+    if e.get_ref().is_some_and(|e| e.is::<NewerLedger>()) {
+        return Error::new(ErrorKind::Invalid, "open root", e.to_string());
+    }
     let whose = disk.stat(root).map_or(String::new(), |s| {
         format!(" (owner uid {}, mode {:04o})", s.uid, s.mode)
     });

@@ -8,7 +8,11 @@ use std::{
 };
 
 use kvweir::{
-    fs::{FsBuilder, Layout},
+    ErrorKind,
+    fs::{
+        FsBuilder, FsSettings, Layout,
+        admin::{Admin, Fault as AdminFault, LedgerState, VerifyOptions},
+    },
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
@@ -287,7 +291,64 @@ fn a_ledger_without_marks_is_taken_as_it_was(layout: Layout) {
     assert_settled(&mut a, &root);
 }
 
+/// It was taken for damage, and written over, beside members that the later version may have there.
+fn a_ledger_of_a_later_version_is_left_alone_and_its_root_refused(layout: Layout) {
+    let root = Root::of(layout);
+    let mut a = join(&root, BOUND, "a");
+    assert_eq!(pour(&mut a, 0..20), 20);
+    drop(a);
+    let path = root.path().join(".kvweir/ledger");
+    let mut bytes = fs::read(&path).unwrap();
+    let today = bytes.clone();
+    bytes[8] += 1;
+    let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..120]);
+    bytes[120..128].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let before = files(&root.path());
+
+    let unbounded = FsSettings {
+        max_bytes: None,
+        layout: Layout::Fs,
+        ..root.settings(BOUND)
+    };
+    for settings in [root.settings(BOUND), unbounded] {
+        let e = FsBuilder::new(settings, ns("a"), LEN).open().unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
+        let text = e.to_string();
+        assert!(
+            text.contains("version 2") && text.contains("later version of kvweir"),
+            "{text}"
+        );
+    }
+    let admin = Admin::new(root.path()).unwrap();
+    let e = admin.claim().map(drop).unwrap_err();
+    assert!(e.to_string().contains("later version of kvweir"), "{e}");
+    assert_eq!(admin.inspect().unwrap().ledger.state, LedgerState::Newer);
+    let v = admin.verify(&VerifyOptions::default(), &|_| {}).unwrap();
+    assert_eq!(
+        v.findings.iter().map(|f| f.fault).collect::<Vec<_>>(),
+        [AdminFault::NewerFormat]
+    );
+    assert_eq!(
+        (fs::read(&path).unwrap(), files(&root.path())),
+        (bytes.clone(), before)
+    );
+
+    // a version that is none: the header's sum is not right
+    bytes[9] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let mut a = join(&root, BOUND, "a");
+    all_ok(&a.load(R, &keys(0..20)));
+    a.tier.on_request_finished(R, &[]);
+    drop(a);
+    fs::write(&path, &today).unwrap();
+    let mut a = join(&root, BOUND, "a");
+    assert!(keys(0..20).iter().all(|k| a.holds(k)));
+    assert_settled(&mut a, &root);
+}
+
 in_both_layouts! {
+    a_ledger_of_a_later_version_is_left_alone_and_its_root_refused,
     one_unusable_journal_of_a_dead_model_keeps_nobody_out,
     a_damaged_journal_of_another_costs_the_owner_of_a_whole_one_nothing,
     a_journal_that_cannot_be_read_once_is_read_again,

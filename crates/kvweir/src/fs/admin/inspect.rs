@@ -67,6 +67,8 @@ pub enum LedgerState {
     Whole,
     /// There is none: the next start of a tier with a bound walks the root.
     None,
+    /// A later version of kvweir wrote it: this one opens no tier here, and changes nothing.
+    Newer,
     /// It cannot be read, or its bytes are not what was written: the next start walks the root.
     Damaged,
 }
@@ -345,6 +347,7 @@ fn ledger_info(seen: &Seen) -> LedgerInfo {
         state: match seen.ledger {
             Look::Page(_) => LedgerState::Whole,
             Look::Empty => LedgerState::None,
+            Look::Newer(_) => LedgerState::Newer,
             Look::Damaged => LedgerState::Damaged,
         },
         claimed: seen.claimed,

@@ -131,6 +131,13 @@ impl Admin {
                      command; the next one walks it",
                 ));
             }
+            Look::Newer(version) => {
+                return Ok(Journals::damaged(
+                    Fault::NewerFormat,
+                    format!("{STATE_DIR}/{LEDGER_FILE}"),
+                    format!("a ledger of version {version}, which a later version of kvweir wrote"),
+                ));
+            }
             Look::Damaged => {
                 return Ok(Journals::damaged(
                     Fault::DamagedLedger,
