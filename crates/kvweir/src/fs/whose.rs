@@ -10,7 +10,9 @@ use crate::{
 
 /// The error of a root that cannot be written, with whose it is.
 pub(crate) fn unusable(disk: &dyn Disk, root: &Path, e: io::Error) -> Error {
-    if e.get_ref().is_some_and(|e| e.is::<NewerLedger>()) {
+    if e.get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<NewerLedger>)
+    {
         return Error::new(ErrorKind::Invalid, "open root", e.to_string());
     }
     let whose = disk.stat(root).map_or(String::new(), |s| {
