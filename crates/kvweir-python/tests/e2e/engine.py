@@ -4,7 +4,7 @@
 
 Run inside an environment that has vLLM and kvweir. The plan says: ``model``; ``tiers`` (stanzas, or null for an engine
 without offloading); ``cpu_bytes``, the size of the primary tier; ``rounds``, each a list of prompts' seeds and lengths,
-caches being dropped between rounds; ``together``, whether a round's prompts are asked at once; ``watch``, directories whose new
+caches being dropped between rounds; ``together``, the numbers of rounds whose prompts are asked at once; ``watch``, directories whose new
 files are listed after each prompt.
 """
 
@@ -106,7 +106,7 @@ def main() -> None:
         if n > 0 and not llm.reset_prefix_cache(reset_connector=plan.get("tiers") is not None):
             raise SystemExit("the caches could not be dropped")
         answers = []
-        for asked in [wanted] if plan.get("together") else [[one] for one in wanted]:
+        for asked in [wanted] if n in plan.get("together", []) else [[one] for one in wanted]:
             prompts = [TokensPrompt(prompt_token_ids=prompt(seed, length)) for seed, length in asked]
             at = time.monotonic()
             outs = llm.generate(prompts, greedy, use_tqdm=False)

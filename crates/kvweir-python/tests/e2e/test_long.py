@@ -16,41 +16,39 @@ PROMPTS = [(20 + n, n * BLOCK_TOKENS + 3) for n in BLOCKS]
 HITS = "vllm:external_prefix_cache_hits"
 
 
+TOGETHER = 2
+
+
 @pytest.fixture(scope="module")
-def filled(work: Path) -> tuple[Path, Round]:
-    """A root with all blocks of the prompts, and the answers without a tier."""
+def served(work: Path) -> dict[str, list[Round]]:
+    """Rounds of engines without a tier and with one that holds all blocks of the prompts, two at a time."""
     root = work / "long"
-    plan = {"rounds": [PROMPTS, PROMPTS]}
-    plain = Engine("cpu", work, "long-plain", {**plan, "tiers": None})
-    fill = {"tiers": [tier(root, max_bytes="256MiB")], "rounds": [PROMPTS]}
-    (cold,) = Engine("cpu", work, "long-fill", fill).rounds()
-    _, without = plain.rounds()
-    assert cold.tokens == without.tokens
+    stanza = {"tiers": [tier(root, max_bytes="256MiB")]}
+    short = {**stanza, "cpu_bytes": SLOTS * BLOCK_BYTES}
+    rounds = {"rounds": [PROMPTS] * 3, "together": [TOGETHER]}
+    plain = Engine("cpu", work, "long-plain", {**rounds, "tiers": None})
+    (cold,) = Engine("cpu", work, "long-fill", {**stanza, "rounds": [PROMPTS]}).rounds()
+    without = plain.rounds()
+    assert cold.tokens == without[1].tokens
     assert cold.total("vllm:kvweir_stored_blocks") == sum(BLOCKS)
-    return root, without
+    engines = {env: Engine(env, work, f"long-{env}", {**rounds, **short}) for env in ("cpu", "cpu33")}
+    return {"plain": without} | {env: engine.rounds() for env, engine in engines.items()}
 
 
 @pytest.mark.parametrize("env", ["cpu", "cpu33"])
-@pytest.mark.parametrize("together", [False, True])
 def test_prompts_longer_than_the_primary_are_answered_as_without_a_tier(
-    filled: tuple[Path, Round], work: Path, env: str, together: bool
+    served: dict[str, list[Round]], env: str
 ) -> None:
-    root, without = filled
-    plan = {
-        "tiers": [tier(root, max_bytes="256MiB")],
-        "cpu_bytes": SLOTS * BLOCK_BYTES,
-        "rounds": [PROMPTS, PROMPTS],
-        "together": together,
-    }
-    for n, served in enumerate(Engine(env, work, f"long-{env}-{together}", plan).rounds(), 1):
-        cached = [a["cached"] // BLOCK_TOKENS for a in served.answers]
-        seconds = [(a["seconds"], b["seconds"]) for a, b in zip(served.answers, without.answers, strict=True)]
-        print(f"{env}, together {together}, round {n}: blocks hit {cached} of {BLOCKS}; seconds (without) {seconds}")
-        assert served.tokens == without.tokens
+    for n, (with_tier, without) in enumerate(zip(served[env], served["plain"], strict=True)):
+        cached = [a["cached"] // BLOCK_TOKENS for a in with_tier.answers]
+        seconds = [(a["seconds"], b["seconds"]) for a, b in zip(with_tier.answers, without.answers, strict=True)]
+        asked = "at once" if n == TOGETHER else "one by one"
+        print(f"{env}, {asked}: blocks hit {cached} of {BLOCKS}; seconds, without: {seconds}")
+        assert with_tier.tokens == without.tokens
         for hit, blocks in zip(cached, BLOCKS, strict=True):
             fits = min(blocks, SLOTS)
             assert fits // 2 <= hit <= blocks, f"{hit} of {blocks} blocks in {SLOTS} slots"
-        loaded = served.total("vllm:kvweir_loaded_blocks")
-        used = served.total(HITS) / BLOCK_TOKENS
+        loaded = with_tier.total("vllm:kvweir_loaded_blocks")
+        used = with_tier.total(HITS) / BLOCK_TOKENS
         assert loaded <= 1.2 * used, f"{loaded} loaded for {used} used"
-        assert served.total("vllm:kvweir_promised_slots") == served.total("vllm:kvweir_pinned_blocks") == 0
+        assert with_tier.total("vllm:kvweir_promised_slots") == with_tier.total("vllm:kvweir_pinned_blocks") == 0
