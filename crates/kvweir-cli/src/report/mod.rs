@@ -7,7 +7,7 @@ mod plot;
 mod timeline;
 
 use std::{
-    fs::Permissions,
+    fs::{self, Permissions},
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -97,6 +97,17 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     if path.is_dir() {
         return Err(String::from("is a directory"));
     }
+    if is_other(path) {
+        return rustix::fs::access(path, rustix::fs::Access::WRITE_OK)
+            .or_else(|e| {
+                if e == rustix::io::Errno::NOENT {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            })
+            .map_err(|e| format!("cannot be written to ({e})"));
+    }
     let dir = dir_of(path);
     if !dir.is_dir() {
         return Err(format!("lies in {}, which is no directory", dir.display()));
@@ -112,8 +123,16 @@ fn dir_of(path: &Path) -> &Path {
     }
 }
 
+/// Whether what is there is a link, a pipe or a device: that is written into, and stays what it is.
+fn is_other(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|m| !m.is_file())
+}
+
 /// Writes the report under a temporary name beside `path` and renames it: a reader never sees half of it.
 pub(crate) fn write(path: &Path, html: &str) -> io::Result<()> {
+    if is_other(path) {
+        return fs::write(path, html);
+    }
     let dir = dir_of(path);
     let mut builder = tempfile::Builder::new();
     let mut file = builder

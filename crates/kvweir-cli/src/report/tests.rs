@@ -50,9 +50,36 @@ fn a_run_without_samples_has_a_report_too() {
 fn written_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.html");
-    std::fs::write(&path, "old").unwrap();
+    fs::write(&path, "old").unwrap();
     write(&path, "new").unwrap();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     assert!(write(&dir.path().join("missing/r.html"), "x").is_err());
+}
+
+#[test]
+fn a_link_or_a_pipe_is_written_into_and_not_replaced() {
+    // once `--report /dev/null` of root left a file where the device had been
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link, pipe) = (dir.path().join("f"), dir.path().join("l"), dir.path().join("p"));
+    std::os::unix::fs::symlink("f", &link).unwrap();
+    assert!(check(&link).is_ok());
+    write(&link, "new").unwrap();
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(check(&pipe).is_ok());
+    let read = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    write(&pipe, "new").unwrap();
+    assert!(!pipe.is_file());
+    assert_eq!(read.join().unwrap(), "new");
 }

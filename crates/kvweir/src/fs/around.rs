@@ -1,7 +1,7 @@
 //! Whose bound a root would break. A bound holds for all that lies below its root (I1), so nobody else may store there:
 //! no engine without a bound beside members that live, and no root below another's, or above it. An engine without a
-//! bound leaves no trace in its root, so members that come later cannot see it: it sees them. Engines that only read
-//! are no matter.
+//! bound leaves no trace in its root, so members that come later, there or above, cannot see it: it sees them. Engines
+//! that only read are no matter.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -46,12 +46,9 @@ pub(crate) fn refuse_above(disk: &Arc<dyn Disk>, root: &Path, bounded: bool) -> 
             }
             Err(Blind::Io(e)) => return Err(Error::io("open root", ledger.path().display(), e)),
         };
-        let (root, dir) = (root.display(), dir.display());
+        let (root, dir) = (root.display().to_string(), dir.display().to_string());
         if let Some(who) = live {
-            let message = format!(
-                "{root} lies below {dir}, a root with a bound in use by {who}; use a directory that is not below it"
-            );
-            return Err(Error::new(ErrorKind::Busy, "open root", message));
+            return Err(Error::new(ErrorKind::Busy, "open root", below(&root, &dir, &who)));
         }
         if bounded && look != Look::Empty {
             return Err(nested(
@@ -167,30 +164,51 @@ impl From<io::Error> for Blind {
 }
 
 impl Shared {
-    /// Whether a root that has no bound for us has one by now: then nothing more is stored. Looked at by workers before
-    /// each block.
+    /// Whether a root that has no bound for us has one by now, or one above it: then nothing more is stored. Looked at by
+    /// workers before each block.
     pub(crate) fn gives_way(&self) -> bool {
         if self.params.bounded || self.gave_way.load(Ordering::Relaxed) {
             return !self.params.bounded;
         }
-        let look = Ledger::new(&self.disk, &self.params.root).look();
-        let Ok(look @ (Look::Page(_) | Look::Damaged)) = look else {
+        let Some(why) = self.bound_here().or_else(|| self.bound_above()) else {
             return false;
         };
         if !self.gave_way.swap(true, Ordering::Relaxed) {
-            let page = match &look {
-                Look::Page(p) => p.used().next().map(|(_, e)| e.who()),
-                _ => None,
-            };
-            let who = page.unwrap_or("a process that its ledger does not tell".into());
             tracing::error!(
-                tier = %self.params.name,
-                "{}; this one stores nothing more until it is opened again",
-                beside(&self.params.root, &look, &who)
+                tier = %self.params.name, "{why}; this one stores nothing more until it is opened again"
             );
         }
         true
     }
+
+    /// Whose bound this root has, in words.
+    fn bound_here(&self) -> Option<String> {
+        let look = Ledger::new(&self.disk, &self.params.root).look();
+        let look = look.ok().filter(|l| *l != Look::Empty)?;
+        let page = match &look {
+            Look::Page(p) => p.used().next().map(|(_, e)| e.who()),
+            _ => None,
+        };
+        let who = page.unwrap_or("a process that its ledger does not tell".into());
+        Some(beside(&self.params.root, &look, &who))
+    }
+
+    /// Whose bound a root above this one has, in words. One where all are dead was seen when this tier was opened.
+    fn bound_above(&self) -> Option<String> {
+        self.above.iter().find_map(|dir| {
+            let ledger = Ledger::new(&self.disk, dir);
+            self.disk.stat(&ledger.path()).ok()?;
+            let who = see(&ledger, &*self.disk).ok()?.1?;
+            let (root, dir) = (self.params.root.display(), dir.display());
+            Some(below(&root.to_string(), &dir.to_string(), &who))
+        })
+    }
+}
+
+fn below(root: &str, dir: &str, who: &str) -> String {
+    format!(
+        "{root} lies below {dir}, a root with a bound in use by {who}; use a directory that is not below it"
+    )
 }
 
 fn nested(what: &str, state: &str) -> Error {
@@ -202,7 +220,7 @@ fn nested(what: &str, state: &str) -> Error {
 }
 
 /// Directories above `root`: as it is written, and where it leads.
-fn above(root: &Path) -> BTreeSet<PathBuf> {
+pub(crate) fn above(root: &Path) -> BTreeSet<PathBuf> {
     let written = std::path::absolute(root).ok();
     let real = std::fs::canonicalize(root).ok().or_else(|| {
         let parent = written.as_ref()?.parent()?;

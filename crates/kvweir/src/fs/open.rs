@@ -5,7 +5,7 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    around::{enter_unbounded, refuse_above, refuse_below},
+    around::{above, enter_unbounded, refuse_above, refuse_below},
     bounce::Bounce,
     core::{Core, weight},
     dirs::Dirs,
@@ -172,6 +172,10 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         None => u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20,
     };
     let own = params.root.join(ns.dir());
+    let above = match params.bounded || params.read_only {
+        true => Vec::new(),
+        false => above(&params.root).into_iter().collect(),
+    };
     let shared = Arc::new(Shared {
         params,
         ns,
@@ -194,6 +198,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         direct: AtomicBool::new(settings.direct),
         stop: AtomicBool::new(false),
         gave_way: AtomicBool::new(false),
+        above,
         temp_counter: AtomicU64::new(first),
         nonces: AtomicU64::new(nonce),
         probes: Mutex::default(),
@@ -387,11 +392,23 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
     let own_is_new = disk.stat(shared.own_dir()).is_err();
-    if !own_is_new && disk.stat(&config).is_ok() {
-        count_own(shared);
-        return answer(shared, same_identity(disk, &config, shared.ns.config()));
+    let torn = !own_is_new && disk.stat(&config).is_ok();
+    if torn {
+        let same = same_identity(disk, &config, shared.ns.config());
+        if !matches!(same, Ok(false)) {
+            count_own(shared);
+            return answer(shared, same.map(drop));
+        }
     }
-    let granted = shared.make_room(cost, EvictReason::Trim).map_err(|no| {
+    let granted = match shared.make_room(cost, EvictReason::Trim) {
+        // what it is can be told at another start
+        Err(_) if torn => {
+            count_own(shared);
+            return Ok(());
+        }
+        r => r,
+    };
+    let granted = granted.map_err(|no| {
         Error::new(
             ErrorKind::Full,
             "open root",
@@ -423,12 +440,19 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
                 _ => {}
             }
         }
-        match disk.open(&config, OpenMode::CreateNew, false) {
-            Ok(f) => write_full(&*f, shared.ns.config().as_bytes(), &[]),
+        let write = || {
+            let file = disk.open(&config, OpenMode::CreateNew, false)?;
+            write_full(&*file, shared.ns.config().as_bytes(), &[])
+        };
+        match write() {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                same_identity(disk, &config, shared.ns.config())
+                if same_identity(disk, &config, shared.ns.config())? {
+                    return Ok(());
+                }
+                disk.remove_file(&config)?;
+                write()
             }
-            Err(e) => Err(e),
+            r => r,
         }
     })();
     let grown = measure().saturating_sub(before);
@@ -519,9 +543,9 @@ fn recognise(shared: &Shared) -> Result<()> {
     }
 }
 
-/// Refuses a directory that another identity with the same short digest wrote. Text that is no identity (an empty file
-/// of a crash) is replaced by ours at the next chance and harms nobody: trailers carry the whole digest.
-fn same_identity(disk: &dyn Disk, config: &Path, ours: &str) -> io::Result<()> {
+/// Refuses a directory that another identity with the same short digest wrote. `false`: it is no identity, such as the
+/// empty file of a crash, which the next start replaces; till then it harms nobody: trailers carry the whole digest.
+fn same_identity(disk: &dyn Disk, config: &Path, ours: &str) -> io::Result<bool> {
     let file = disk.open(config, OpenMode::Read, false)?;
     let mut text = vec![0; 1 << 20];
     let n = read_full(&*file, &mut text, &mut [])?;
@@ -535,6 +559,6 @@ fn same_identity(disk: &dyn Disk, config: &Path, ours: &str) -> io::Result<()> {
                 config.display()
             ),
         )),
-        _ => Ok(()),
+        (theirs, _) => Ok(theirs.is_some()),
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// Whether this tier, which has no bound, stopped to store for those who have one.
     pub(crate) gave_way: AtomicBool,
+    /// For a tier without a bound, the directories above its root: one of them may become a root that has one.
+    pub(crate) above: Vec<PathBuf>,
     pub(crate) temp_counter: AtomicU64,
     pub(crate) probes: Mutex<Probes>,
     /// Where new blocks are packed; `None`: each gets a file.

@@ -81,7 +81,8 @@ pub fn boot_id() -> [u8; 16] {
 
 impl Disk for OsDisk {
     fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>> {
-        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // who opens a pipe waits for its other end, for ever where none comes
+        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         if direct {
             flags |= OFlags::DIRECT;
         }
@@ -105,11 +106,17 @@ impl Disk for OsDisk {
             }
             r => r,
         }
-        .map(|file| {
-            Box::new(OsFile {
+        .and_then(|file| {
+            if convert(&rustix::fs::fstat(&file)?).kind == FileKind::Other {
+                return Err(io::Error::other("it is a pipe or a device, not a file"));
+            }
+            // a ring would not wait for such a file
+            let flags = rustix::fs::fcntl_getfl(&file)?;
+            rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+            Ok(Box::new(OsFile {
                 file,
                 locked_by: AtomicU32::new(0),
-            }) as Box<dyn DiskFile>
+            }) as Box<dyn DiskFile>)
         })
     }
 
@@ -338,6 +345,28 @@ mod tests {
             OsDisk.stat(&dir.path().join("link")).unwrap().kind,
             FileKind::Other
         );
+    }
+
+    #[test]
+    fn a_pipe_or_a_device_is_no_file_and_nobody_waits_for_its_other_end() {
+        // once a pipe where a configuration, a journal or a ledger belongs held whoever opened it for ever
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("p");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for path in [&*pipe, Path::new("/dev/zero")] {
+            for mode in [OpenMode::Read, OpenMode::ReadWrite, OpenMode::Existing] {
+                assert!(
+                    OsDisk.open(path, mode, false).is_err(),
+                    "{mode:?} {}",
+                    path.display()
+                );
+            }
+        }
+        // and a file waits as it did
+        let file = OsDisk.open(&dir.path().join("f"), OpenMode::ReadWrite, false);
+        let flags = rustix::fs::fcntl_getfl(file.unwrap().fd().unwrap()).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK));
     }
 
     #[test]

@@ -112,6 +112,28 @@ fn an_engine_without_a_bound_stops_storing_when_one_with_a_bound_comes(layout: L
     assert_settled(&mut b, &root);
 }
 
+fn an_engine_without_a_bound_stops_storing_when_a_root_above_gets_one(layout: Layout) {
+    // once it stored on: du of a root of 64 MiB, opened above its own, was 533 MB
+    let root = Root::of(layout);
+    let inner = root.path().join("a/sub");
+    std::fs::create_dir_all(inner.parent().unwrap()).unwrap();
+    let mut u = client(builder(at(&inner, None, layout), "model", LEN));
+    all_ok(&u.store(R, &keys(0..20)));
+    let mut b = join(&root, BOUND, "model");
+    assert_eq!(
+        u.store(R, &keys(30..32)),
+        [BlockOutcome::Failed(ErrorKind::Closed); 2]
+    );
+    all_ok(&u.load(R, &keys(0..20)));
+    u.tier.on_request_finished(R, &[]);
+    pour(&mut b, 1000..2000);
+    assert!(root.du() <= BOUND, "{} of {BOUND}", root.du());
+    // where nobody lives any more, the next one without a bound stores
+    drop((b, u));
+    let mut u = client(builder(at(&inner, None, layout), "model", LEN));
+    all_ok(&u.store(R, &keys(30..32)));
+}
+
 fn roots_with_bounds_do_not_lie_in_each_other(layout: Layout) {
     // once `outer` and `outer/sub` were both opened, and du of the outer was 72.5 MB of 64
     let root = Root::of(layout);
@@ -180,6 +202,7 @@ in_both_layouts! {
     an_engine_without_a_bound_is_told_who_holds_the_root,
     what_an_engine_without_a_bound_stores_is_counted_by_the_next_that_has_one,
     an_engine_without_a_bound_stops_storing_when_one_with_a_bound_comes,
+    an_engine_without_a_bound_stops_storing_when_a_root_above_gets_one,
     roots_with_bounds_do_not_lie_in_each_other,
 }
 

@@ -285,6 +285,24 @@ fn a_directory_that_describes_another_namespace_is_refused() {
 }
 
 #[test]
+fn the_next_start_writes_an_identity_again_that_a_crash_left_torn() {
+    // once it stayed empty for good, and `convert` and `import` did not know whose the blocks were
+    let root = Root::new();
+    let mut c = root.open(BOUND);
+    store(&mut c, &keys(0..20));
+    drop(c);
+    let ours = ns("model");
+    let config = root.path().join(ours.config_dir()).join("config.json");
+    for text in ["", "{\"model_na"] {
+        fs::write(&config, text).unwrap();
+        let mut c = root.open(BOUND);
+        assert_eq!(fs::read_to_string(&config).unwrap(), ours.config(), "{text:?}");
+        assert_eq!(c.tier.stats().recovered_blocks, 20);
+        assert_settled(&mut c, &root);
+    }
+}
+
+#[test]
 fn a_root_on_a_full_device_opens_and_serves() {
     let Some(mount) = crate::support::Tmpfs::new("256k") else {
         println!("skipped: no right to mount a tmpfs");
