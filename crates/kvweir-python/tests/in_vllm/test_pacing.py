@@ -159,3 +159,16 @@ def test_stores_of_running_requests_go_on_beside_long_prompts(drive):
     d.ask_all([*prompts, *(d.prompt(60, f"new{i}") for i in range(4))])
     d.settle()
     assert d.tiers[0].stats()["stored_blocks"] > before
+
+
+@pytest.mark.parametrize("window", [1, 4, 100])
+@pytest.mark.parametrize("length", [0.6, 1.0, 3.0])
+def test_a_model_of_windows_alone_hits_whatever_the_length(drive, window, length):
+    d = drive(windows=(window,), chunks_per_step=8)
+    blocks = int(length * SLOTS)
+    prompts = [d.prompt(blocks, f"p{i}") for i in range(4)]
+    fill(d, prompts)
+    for request in d.ask_all(prompts):
+        assert request.hits * 2 >= min(blocks, SLOTS)
+    (meter,) = d.meters
+    assert meter.loaded_blocks <= 1.2 * meter.used_blocks

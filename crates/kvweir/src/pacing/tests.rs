@@ -373,6 +373,31 @@ fn a_wait_ends_at_its_bound_with_what_is_left() {
 }
 
 #[test]
+fn a_window_that_is_asked_for_from_its_end_is_planned_as_a_whole() {
+    let key = |group, i| PacedKey {
+        id: u64::from(group) * 1000 + i,
+        group,
+    };
+    let of = |group| {
+        (1..=100).map(move |i| OrderedKey {
+            key: key(group, i),
+            end: i * 16,
+            held: true,
+        })
+    };
+    // a model that has nothing but windows
+    let order: Vec<OrderedKey> = of(0).collect();
+    let outlook = Outlook::new(&order, key(0, 100), &[Some(4)], |_| true);
+    assert_eq!((outlook.need(), outlook.before()), (5, 0));
+    let cut = outlook.cut(48);
+    assert!((96..=100).all(|i| cut.end_of(key(0, i).id).is_some() && cut.has(key(0, i).id)));
+    // what reaches back to the first chunk was looked for before, and was in the primary
+    let order: Vec<OrderedKey> = of(0).chain(of(1)).collect();
+    let outlook = Outlook::new(&order, key(1, 60), &[None, Some(4)], |_| true);
+    assert_eq!((outlook.need(), outlook.before()), (5, 100));
+}
+
+#[test]
 fn windows_count_what_they_need() {
     let key = |group, i| PacedKey {
         id: u64::from(group) * 100 + i,
