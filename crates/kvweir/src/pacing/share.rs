@@ -14,7 +14,7 @@ pub(super) struct Share {
     /// The step in which it asked last.
     pub(super) step: u64,
     pub(super) asked_at: Instant,
-    /// Time between questions of steps that follow each other: where the scheduler does not ask, nobody waits for us.
+    /// A step's time for each step in which it was asked for: where the scheduler does not ask, nobody waits for us.
     pub(super) waited: Duration,
     pub(super) state: State,
 }
@@ -63,8 +63,8 @@ impl Share {
 
     /// It is asked for in `step`; returns for how long it has waited.
     pub(super) fn ask(&mut self, step: u64, now: Instant) -> Duration {
-        if step == self.step + 1 {
-            self.waited += now.since(self.asked_at);
+        if let Some(steps) = step.checked_sub(self.step).filter(|&steps| steps > 0) {
+            self.waited += now.since(self.asked_at) / u32::try_from(steps).unwrap_or(u32::MAX);
         }
         (self.step, self.asked_at) = (step, now);
         self.waited

@@ -373,6 +373,29 @@ fn a_wait_ends_at_its_bound_with_what_is_left() {
 }
 
 #[test]
+fn a_wait_ends_however_seldom_the_scheduler_asks() {
+    // a step that is full of what runs asks for nobody who waits
+    for every in [1, 2, 3, 7] {
+        let mut w = World::new(64, 1, 8, true, PacingSettings::default());
+        (0..10).for_each(|_| w.step());
+        w.ask(1, 64, 1);
+        let mut asked = 0;
+        while !w.waiting.is_empty() {
+            let asks = w.step.is_multiple_of(every);
+            let away = if asks {
+                Vec::new()
+            } else {
+                std::mem::take(&mut w.waiting)
+            };
+            asked += u64::from(asks);
+            assert!(asked < 200, "asked every {every} steps: {:?}", w.pacer.stats());
+            w.step();
+            w.waiting.extend(away);
+        }
+    }
+}
+
+#[test]
 fn a_window_that_is_asked_for_from_its_end_is_planned_as_a_whole() {
     let key = |group, i| PacedKey {
         id: u64::from(group) * 1000 + i,
