@@ -29,8 +29,8 @@ pub(super) enum State {
 /// A request that is held back.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// What it could promote, once known.
-    pub(super) outlook: Option<Outlook>,
+    /// What it could promote, once known, and the key from which on.
+    pub(super) outlook: Option<(Outlook, PacedKey)>,
     /// The first key of each group that it asked for in this step.
     pub(super) first: SmallVec<[PacedKey; 2]>,
     /// Whether it was counted as held back.
@@ -58,6 +58,14 @@ impl Share {
             asked_at: now,
             waited: Duration::ZERO,
             state: State::Waiting(Waiting::default()),
+        }
+    }
+
+    /// Takes what it could promote, if it waits and that is known.
+    pub(super) fn outlook(&mut self) -> Option<Outlook> {
+        match &mut self.state {
+            State::Waiting(w) => w.outlook.take().map(|(outlook, _)| outlook),
+            State::Admitted(_) => None,
         }
     }
 

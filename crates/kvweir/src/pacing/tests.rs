@@ -86,6 +86,11 @@ impl World {
                 (0..length).map(key).collect()
             })
             .collect();
+        self.ask_for(id, groups);
+    }
+
+    /// A request for these keys, all of them in the tier.
+    fn ask_for(&mut self, id: u64, groups: Vec<Vec<PacedKey>>) {
         self.held.extend(groups.iter().flatten().map(|k| k.id));
         self.waiting.push(Asking {
             id: RequestId(id),
@@ -393,6 +398,23 @@ fn a_wait_ends_however_seldom_the_scheduler_asks() {
             w.waiting.extend(away);
         }
     }
+}
+
+#[test]
+fn who_waits_is_planned_anew_when_others_have_brought_what_it_shares() {
+    let mut w = world(64);
+    w.ask(0, 48, 1);
+    for id in 1..=8 {
+        let key = |i: u64| PacedKey {
+            id: if i < 32 { (1 << 32) + i } else { (id << 32) + i },
+            group: 0,
+        };
+        w.ask_for(id, vec![(0..36).map(key).collect()]);
+    }
+    let steps = w.run(100);
+    assert_eq!(w.hits(), 48 + 8 * 36);
+    assert_eq!(w.loaded, 48 + 32 + 8 * 4, "what is shared is loaded once");
+    assert!(steps <= 12, "one after the other: {steps} steps");
 }
 
 #[test]
