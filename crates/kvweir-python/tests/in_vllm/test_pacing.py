@@ -159,3 +159,41 @@ def test_stores_of_running_requests_go_on_beside_long_prompts(drive):
     d.ask_all([*prompts, *(d.prompt(60, f"new{i}") for i in range(4))])
     d.settle()
     assert d.tiers[0].stats()["stored_blocks"] > before
+
+
+def test_a_request_asked_for_in_few_steps_ends_beside_steady_stores(drive):
+    # what runs fills two steps of three, and stores all the time: then nobody who waits is asked for
+    d = drive(chunks_per_step=8, max_running=64)
+    prompt = d.prompt(SLOTS, "waits")
+    fill(d, [prompt])
+    new = 0
+
+    def step() -> None:
+        nonlocal new
+        while len(d.waiting) < 5:
+            new += 1
+            d.add(d.prompt(20, f"new{new}"))
+        d.step()
+
+    for _ in range(30):
+        step()
+    request = d.add(prompt)
+    d.waiting.insert(0, d.waiting.pop())
+    for _ in range(1000):
+        if request.hits is not None:
+            break
+        step()
+    assert request.hits is not None, f"put off {request.waited} times"
+
+
+@pytest.mark.parametrize("window", [1, 4, 100])
+@pytest.mark.parametrize("length", [0.6, 1.0, 3.0])
+def test_a_model_of_windows_alone_hits_whatever_the_length(drive, window, length):
+    d = drive(windows=(window,), chunks_per_step=8)
+    blocks = int(length * SLOTS)
+    prompts = [d.prompt(blocks, f"p{i}") for i in range(4)]
+    fill(d, prompts)
+    for request in d.ask_all(prompts):
+        assert request.hits * 2 >= min(blocks, SLOTS)
+    (meter,) = d.meters
+    assert meter.loaded_blocks <= 1.2 * meter.used_blocks

@@ -201,8 +201,10 @@ impl Pacer {
         match &mut share.state {
             State::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
             State::Waiting(w) if share.step == step => Some(w.again(key)),
+            // what was elsewhere is in the primary now, or gone from it: the first in the queue is planned anew
+            State::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => None,
             State::Waiting(w) => {
-                let outlook = w.outlook.take()?;
+                let (outlook, from) = w.outlook.take()?;
                 let now = self.clock.now();
                 let waited = share.ask(step, now);
                 match self.try_admit(req, &outlook, waited) {
@@ -210,7 +212,7 @@ impl Pacer {
                         self.admit(req, taken, now);
                         None
                     }
-                    None => Some(self.hold_back(req, Some(outlook), key)),
+                    None => Some(self.hold_back(req, Some((outlook, from)), key)),
                 }
             }
         }
@@ -233,8 +235,11 @@ impl Pacer {
         }
         let now = self.clock.now();
         let step = self.step;
-        let waited = self.shares.get_mut(&req).map(|share| share.ask(step, now));
-        let outlook = outlook();
+        let (waited, known) = match self.shares.get_mut(&req) {
+            Some(share) => (Some(share.ask(step, now)), share.outlook()),
+            None => (None, None),
+        };
+        let outlook = outlook().or(known);
         let (taken, first_time) = match (&outlook, waited) {
             (Some(o), _) => (
                 self.try_admit(req, o, waited.unwrap_or_default()),
@@ -253,7 +258,7 @@ impl Pacer {
                 if first_time {
                     self.shares.insert(req, Share::waiting(step, now));
                 }
-                self.hold_back(req, outlook, key)
+                self.hold_back(req, outlook.map(|o| (o, key)), key)
             }
         }
     }
@@ -454,7 +459,7 @@ impl Pacer {
         );
     }
 
-    fn hold_back(&mut self, req: RequestId, outlook: Option<Outlook>, key: PacedKey) -> Answer {
+    fn hold_back(&mut self, req: RequestId, outlook: Option<(Outlook, PacedKey)>, key: PacedKey) -> Answer {
         // who only waits for its order to be told holds nobody up
         self.queue_stands |= outlook.is_some();
         if let Some(Share {

@@ -67,7 +67,10 @@ impl Outlook {
         ) else {
             return Self::default();
         };
-        // the first chunk of a group is as long as all of them
+        let window = |group: u32| windows.get(group as usize).copied().flatten();
+        // the first chunk of a group is as long as all of them; a window is searched from its end, once the groups that
+        // reach back to the first chunk were found elsewhere: where its request begins is not told
+        let from_its_end = window(first.group).is_some();
         let start = at.saturating_sub(begin);
         let mut out = Self::default();
         let mut places: HashMap<u32, (usize, bool, u64), FixedState> = HashMap::default();
@@ -75,11 +78,7 @@ impl Outlook {
             let g = k.key.group;
             let (place, gap, before) = *places.entry(g).or_insert_with(|| {
                 out.groups.push(Group {
-                    window: windows
-                        .get(g as usize)
-                        .copied()
-                        .flatten()
-                        .map(|w| u64::from(w) + 1),
+                    window: window(g).map(|w| u64::from(w) + 1),
                     keys: Vec::new(),
                 });
                 (out.groups.len() - 1, false, 0)
@@ -88,7 +87,8 @@ impl Outlook {
                 continue;
             };
             let windowed = group.window.is_some();
-            let state = if k.end <= start {
+            let earlier = if from_its_end { !windowed } else { k.end <= start };
+            let state = if earlier {
                 (place, gap, before + u64::from(there(k.key.id)))
             } else if gap && !windowed {
                 continue;

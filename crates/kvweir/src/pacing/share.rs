@@ -14,7 +14,7 @@ pub(super) struct Share {
     /// The step in which it asked last.
     pub(super) step: u64,
     pub(super) asked_at: Instant,
-    /// Time between questions of steps that follow each other: where the scheduler does not ask, nobody waits for us.
+    /// A step's time for each step in which it was asked for: where the scheduler does not ask, nobody waits for us.
     pub(super) waited: Duration,
     pub(super) state: State,
 }
@@ -29,8 +29,8 @@ pub(super) enum State {
 /// A request that is held back.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// What it could promote, once known.
-    pub(super) outlook: Option<Outlook>,
+    /// What it could promote, once known, and the key from which on.
+    pub(super) outlook: Option<(Outlook, PacedKey)>,
     /// The first key of each group that it asked for in this step.
     pub(super) first: SmallVec<[PacedKey; 2]>,
     /// Whether it was counted as held back.
@@ -61,10 +61,18 @@ impl Share {
         }
     }
 
+    /// Takes what it could promote, if it waits and that is known.
+    pub(super) fn outlook(&mut self) -> Option<Outlook> {
+        match &mut self.state {
+            State::Waiting(w) => w.outlook.take().map(|(outlook, _)| outlook),
+            State::Admitted(_) => None,
+        }
+    }
+
     /// It is asked for in `step`; returns for how long it has waited.
     pub(super) fn ask(&mut self, step: u64, now: Instant) -> Duration {
-        if step == self.step + 1 {
-            self.waited += now.since(self.asked_at);
+        if let Some(steps) = step.checked_sub(self.step).filter(|&steps| steps > 0) {
+            self.waited += now.since(self.asked_at) / u32::try_from(steps).unwrap_or(u32::MAX);
         }
         (self.step, self.asked_at) = (step, now);
         self.waited

@@ -86,6 +86,11 @@ impl World {
                 (0..length).map(key).collect()
             })
             .collect();
+        self.ask_for(id, groups);
+    }
+
+    /// A request for these keys, all of them in the tier.
+    fn ask_for(&mut self, id: u64, groups: Vec<Vec<PacedKey>>) {
         self.held.extend(groups.iter().flatten().map(|k| k.id));
         self.waiting.push(Asking {
             id: RequestId(id),
@@ -370,6 +375,71 @@ fn a_wait_ends_at_its_bound_with_what_is_left() {
         "{:?}",
         w.pacer.stats()
     );
+}
+
+#[test]
+fn a_wait_ends_however_seldom_the_scheduler_asks() {
+    // a step that is full of what runs asks for nobody who waits
+    for every in [1, 2, 3, 7] {
+        let mut w = World::new(64, 1, 8, true, PacingSettings::default());
+        (0..10).for_each(|_| w.step());
+        w.ask(1, 64, 1);
+        let mut asked = 0;
+        while !w.waiting.is_empty() {
+            let asks = w.step.is_multiple_of(every);
+            let away = if asks {
+                Vec::new()
+            } else {
+                std::mem::take(&mut w.waiting)
+            };
+            asked += u64::from(asks);
+            assert!(asked < 200, "asked every {every} steps: {:?}", w.pacer.stats());
+            w.step();
+            w.waiting.extend(away);
+        }
+    }
+}
+
+#[test]
+fn who_waits_is_planned_anew_when_others_have_brought_what_it_shares() {
+    let mut w = world(64);
+    w.ask(0, 48, 1);
+    for id in 1..=8 {
+        let key = |i: u64| PacedKey {
+            id: if i < 32 { (1 << 32) + i } else { (id << 32) + i },
+            group: 0,
+        };
+        w.ask_for(id, vec![(0..36).map(key).collect()]);
+    }
+    let steps = w.run(100);
+    assert_eq!(w.hits(), 48 + 8 * 36);
+    assert_eq!(w.loaded, 48 + 32 + 8 * 4, "what is shared is loaded once");
+    assert!(steps <= 12, "one after the other: {steps} steps");
+}
+
+#[test]
+fn a_window_that_is_asked_for_from_its_end_is_planned_as_a_whole() {
+    let key = |group, i| PacedKey {
+        id: u64::from(group) * 1000 + i,
+        group,
+    };
+    let of = |group| {
+        (1..=100).map(move |i| OrderedKey {
+            key: key(group, i),
+            end: i * 16,
+            held: true,
+        })
+    };
+    // a model that has nothing but windows
+    let order: Vec<OrderedKey> = of(0).collect();
+    let outlook = Outlook::new(&order, key(0, 100), &[Some(4)], |_| true);
+    assert_eq!((outlook.need(), outlook.before()), (5, 0));
+    let cut = outlook.cut(48);
+    assert!((96..=100).all(|i| cut.end_of(key(0, i).id).is_some() && cut.has(key(0, i).id)));
+    // what reaches back to the first chunk was looked for before, and was in the primary
+    let order: Vec<OrderedKey> = of(0).chain(of(1)).collect();
+    let outlook = Outlook::new(&order, key(1, 60), &[None, Some(4)], |_| true);
+    assert_eq!((outlook.need(), outlook.before()), (5, 100));
 }
 
 #[test]
