@@ -29,6 +29,8 @@ def test_the_rigs_scenarios_pass(stanza: str) -> None:
     if missing := rig_missing():
         pytest.skip(missing)
     env = dict(os.environ, KV_TIER=json.dumps(STANZAS[stanza]))
+    # as the rig's own `env.sh` does
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(RIG), str(RIG / "tiers"), env.get("PYTHONPATH")]))
     if stanza == "by-short-name":
         # the entry point is loaded by vLLM's plug-in loader, which the rig does not start
         env["PYTHONSTARTUP"] = ""

@@ -98,6 +98,10 @@ def test_a_prompt_of_32768_tokens_comes_back_whole_with_one_lookup_a_chunk(stanz
     keys = prompt(chunks)
     with Driver([stanza], slots=chunks + 64, block_bytes=4096) as d:
         assert d.ask(keys).hits == 0
+        d.settle()
+        # a prompt that nearly fills the primary waits while it is written at the rate of a moment ago
+        for _ in range(12):
+            d.step()
         d.forget()
         (meter,) = d.meters
         before = meter.calls["submit_load"].count

@@ -81,8 +81,11 @@ pub fn boot_id() -> [u8; 16] {
 
 impl Disk for OsDisk {
     fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>> {
-        // who opens a pipe waits for its other end, for ever where none comes
-        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // whoever opens a pipe waits for its other end, for ever where none comes; what is new is a file
+        if mode != OpenMode::CreateNew {
+            flags |= OFlags::NONBLOCK;
+        }
         if direct {
             flags |= OFlags::DIRECT;
         }
@@ -97,7 +100,15 @@ impl Disk for OsDisk {
                 OpenMode::CreateNew => o.write(true).create_new(true),
                 OpenMode::Existing => o.read(true).write(true),
             };
-            o.mode(0o600).custom_flags(flags.bits() as i32).open(path)
+            let file = o.mode(0o600).custom_flags(flags.bits() as i32).open(path)?;
+            if flags.contains(OFlags::NONBLOCK) {
+                if convert(&rustix::fs::fstat(&file)?).kind == FileKind::Other {
+                    return Err(io::Error::other("it is a pipe or a device, not a file"));
+                }
+                // a ring does not wait for the device where this is set
+                rustix::fs::fcntl_setfl(&file, flags & (OFlags::DIRECT | OFlags::NOATIME))?;
+            }
+            Ok(file)
         };
         match open(flags) {
             // NOATIME is the owner's right only
@@ -106,17 +117,11 @@ impl Disk for OsDisk {
             }
             r => r,
         }
-        .and_then(|file| {
-            if convert(&rustix::fs::fstat(&file)?).kind == FileKind::Other {
-                return Err(io::Error::other("it is a pipe or a device, not a file"));
-            }
-            // a ring would not wait for such a file
-            let flags = rustix::fs::fcntl_getfl(&file)?;
-            rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
-            Ok(Box::new(OsFile {
+        .map(|file| {
+            Box::new(OsFile {
                 file,
                 locked_by: AtomicU32::new(0),
-            }) as Box<dyn DiskFile>)
+            }) as Box<dyn DiskFile>
         })
     }
 

@@ -188,9 +188,6 @@ impl Work<'_> {
         let record: &Record = &item.at.record;
         let block = open.block(item.at.place, record.sum)?;
         self.bytes.fetch_add(t.len, Ordering::Relaxed);
-        let Some(block) = block else {
-            return Ok(Done::Damaged);
-        };
         let at = Location::of(&record.key);
         let dir = leaf_dir(&t.dir, at.fan, at.leaf);
         let to = dir.join(at.file_name());
@@ -206,6 +203,9 @@ impl Work<'_> {
         if there.is_some() && whole_block(disk, &to, false)?.is_some_and(|f| is_it(&f)) {
             return Ok(Done::Present);
         }
+        let Some(block) = block else {
+            return Ok(Done::Damaged);
+        };
         let mut page = [0; TRAILER_BYTES];
         let trailer = Trailer {
             key: record.key.clone(),
