@@ -3,16 +3,21 @@
 The layout of vLLM's cache was part of no directory name: rows of the same size, other bytes, served in silence.
 """
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm")
 
+import numpy as np  # noqa: E402
+from kvweir.vllm import compat  # noqa: E402
 from vllm.v1.kv_offload.file_mapper import FileMapper  # noqa: E402
-from vllm_driver import Driver  # noqa: E402
+from vllm_driver import Driver, Shape  # noqa: E402
 
 USUAL = [None, "LBHNC", "BLHNC", "HND"]
 OTHERS = ["LBNHC", "BHLNC", "LHBNC"]
@@ -84,3 +89,31 @@ CHANGES = {
 def test_what_changes_bytes_sets_directories_apart(drive, name):
     usual = drive().tiers[0]._tier.namespace_dir()
     assert drive(**CHANGES[name]).tiers[0]._tier.namespace_dir() != usual
+
+
+def row_of(layout: str, tp: int, pp: int) -> bytes:
+    """What a chunk's row holds of a model of two layers and two heads, every number of its own: worker after worker,
+    and of each its tensors, as ``SharedOffloadRegion`` lays them out."""
+    whole = np.arange(2 * 2 * 4 * 2, dtype=np.int8).reshape(2, 1, 2, 4, 2)
+    row = b""
+    for stage in np.split(whole, pp, axis=0):
+        for part in np.split(stage, tp, axis=2):
+            # one tensor a layer, or one of all where the block is outermost; what lies in it comes in its own order
+            tensors = [part] if layout.startswith("B") else np.split(part, len(part), axis=0)
+            row += b"".join(t.transpose(["LBHNC".index(axis) for axis in layout]).tobytes() for t in tensors)
+    return row
+
+
+def test_engines_of_other_sizes_share_a_directory_only_if_their_rows_are_the_same():
+    rows: dict[str, set[bytes]] = {}
+    for layout in ["LBHNC", "LBNHC", "BLHNC", "BLNHC", "BHLNC"]:
+        for tp, pp in [(1, 1), (2, 1), (1, 2), (2, 2)]:
+            config = Shape(kv_cache_layout=layout).config([])
+            sizes = {"tp_size": tp, "pp_size": pp, "world_size": tp * pp, "is_parallelism_agnostic": True}
+            parallel = dataclasses.replace(config.parallel, **sizes)
+            spec = SimpleNamespace(config=dataclasses.replace(config, parallel=parallel), blocks_per_chunk=1)
+            fields = compat.identity(compat.file_mapper("/root-dir", spec), spec)
+            rows.setdefault(json.dumps(fields, sort_keys=True), set()).add(row_of(layout, tp, pp))
+    assert [name for name, contents in rows.items() if len(contents) > 1] == []
+    # a worker alone keeps the directory of vLLM's own tier, and so does one beside others whose rows are no others
+    assert len(rows) < 5 * 4

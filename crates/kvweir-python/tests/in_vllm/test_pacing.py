@@ -118,6 +118,9 @@ def test_a_request_that_goes_away_lets_the_next_one_in(drive):
     d = drive(chunks_per_step=8)
     prompts = [d.prompt(48, "a"), d.prompt(48, "b")]
     fill(d, prompts)
+    for _ in range(8):
+        # room is left for stores of late
+        d.step()
     first, second = (d.add(keys) for keys in prompts)
     for _ in range(1000):
         d.step()
@@ -191,6 +194,8 @@ def test_a_request_asked_for_in_few_steps_ends_beside_steady_stores(drive):
 @pytest.mark.parametrize("length", [0.6, 1.0, 3.0])
 def test_a_model_of_windows_alone_hits_whatever_the_length(drive, window, length):
     d = drive(windows=(window,), chunks_per_step=8)
+    if window > 4 and not hasattr(d.spec.config.groups[0], "sliding_window_size_in_chunks"):
+        pytest.skip("this vLLM tells no tier how long windows are: one at a time is planned as it is asked for")
     blocks = int(length * SLOTS)
     prompts = [d.prompt(blocks, f"p{i}") for i in range(4)]
     fill(d, prompts)

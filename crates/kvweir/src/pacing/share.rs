@@ -93,6 +93,8 @@ pub(super) struct Taken {
     open: Vec<u64>,
     /// Where the blocks of earlier steps end: what lies before and was not promised was in the primary.
     reach: u64,
+    /// Whether the step of the first questions is over.
+    begun: bool,
     /// How many blocks may be promised that were there already.
     repeats: u64,
 }
@@ -119,6 +121,7 @@ impl Taken {
             closed: false,
             open: Vec::new(),
             reach: 0,
+            begun: false,
             repeats: (limit / 8).max(2),
         }
     }
@@ -144,10 +147,11 @@ impl Taken {
 
     /// Promises a block; one more slot than planned only where `spare` are left.
     pub(super) fn take(&mut self, id: u64, spare: u64) -> Took {
-        // promised before, or found elsewhere before: the primary has evicted it since, perhaps for another block of ours
+        // promised before, or found elsewhere before: the primary has evicted it since, perhaps for another block of ours;
+        // in the first step nothing was found before, and who asks backwards looks for a window that nobody told us of
         let reach = self.reach;
         let lost = self.ids.contains(&id)
-            || (self.cut.as_ref()).is_some_and(|c| c.end_of(id).is_none_or(|end| end < reach));
+            || self.begun && (self.cut.as_ref()).is_some_and(|c| c.end_of(id).is_none_or(|end| end < reach));
         if lost {
             if self.repeats == 0 {
                 self.closed = true;
@@ -173,6 +177,7 @@ impl Taken {
     /// A load job with `ids` went out. Returns how many promised blocks got no slot; those are not promised again.
     pub(super) fn submitted(&mut self, ids: impl ExactSizeIterator<Item = u64>) -> u64 {
         let open = std::mem::take(&mut self.open);
+        self.begun = true;
         if let Some(cut) = &self.cut {
             self.reach = open
                 .iter()

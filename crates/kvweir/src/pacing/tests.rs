@@ -443,6 +443,27 @@ fn a_window_that_is_asked_for_from_its_end_is_planned_as_a_whole() {
 }
 
 #[test]
+fn a_window_that_nobody_told_of_is_promised_as_it_is_asked_for() {
+    // vLLM tells of windows from 0.33 on
+    let key = |i| PacedKey { id: i, group: 0 };
+    let order: Vec<OrderedKey> = (1..=100)
+        .map(|i| OrderedKey {
+            key: key(i),
+            end: i,
+            held: true,
+        })
+        .collect();
+    let mut w = world(64);
+    for i in (91..=100).rev() {
+        let outlook = w.pacer.outlook(&order, key(i));
+        let answer = w.pacer.hit(RequestId(1), key(i), || Some(outlook));
+        assert_eq!(answer, Answer::Hit, "block {i}");
+    }
+    assert_eq!(w.pacer.stats().promised_slots, 10);
+    assert_eq!(w.pacer.stats().repeated_blocks, 0);
+}
+
+#[test]
 fn windows_count_what_they_need() {
     let key = |group, i| PacedKey {
         id: u64::from(group) * 100 + i,

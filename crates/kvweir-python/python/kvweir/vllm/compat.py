@@ -97,21 +97,38 @@ _LAYOUT_ALIASES = {"NHD": "LBNHC", "HND": "LBHNC"}
 
 
 def identity(mapper: Any, spec: Any) -> dict[str, Any]:
-    """The fields of the namespace: vLLM's own, and the layout of a row where it is not the usual one.
+    """The fields of the namespace: vLLM's own, and what it leaves out where it changes the bytes of a row.
 
     A row holds what lies between the block axis of vLLM's cache, so two layouts that differ only in where that axis
     stands give the same bytes. A canonical format names its layout itself; None is a layout not resolved yet.
     """
     fields = dict(mapper.get_run_config())
-    layout = getattr(getattr(spec, "config", None), "kv_cache_layout", None)
-    if layout is None or "canonical_format" in fields:
+    if "canonical_format" in fields:
         return fields
-    name = _LAYOUT_ALIASES.get(str(layout), str(layout))
+    layout = getattr(getattr(spec, "config", None), "kv_cache_layout", None)
+    name = _LAYOUT_ALIASES.get(str(layout), str(layout)) if layout is not None else f"B{_USUAL_LAYOUT}"
+    fields.update(_sizes_left_out(fields, name, spec))
     # heads or layers outside the block axis are gathered piece by piece: such a layout stands for itself
     row = name.replace("B", "") if name.find("B") in (0, 1) else name
     if row != _USUAL_LAYOUT:
         fields["kv_cache_layout"] = row
     return fields
+
+
+def _sizes_left_out(fields: dict[str, Any], layout: str, spec: Any) -> dict[str, Any]:
+    """The sizes of an engine that vLLM takes for agnostic of them, where its rows are not.
+
+    A row is what the workers have of a chunk, one after the other. Tensor-parallel ones have some heads each: the bytes
+    of a single worker's only if heads are the outermost axis. Pipeline-parallel ones have some layers each: only if
+    layers are. vLLM looks at the model and not at the layout.
+    """
+    parallel = getattr(getattr(spec, "config", None), "parallel", None)
+    tp, pp = getattr(parallel, "tp_size", 1), getattr(parallel, "pp_size", 1)
+    if "replicated_layout" in fields or fields.get("parallel_agnostic") is False:
+        return {}
+    heads_first = layout == "BHLNC" and fields.get("blocks_per_file") == 1
+    alike = pp == 1 if heads_first else tp == 1 and layout.find("L") in (0, 1)
+    return {} if alike or tp == pp == 1 else {"tp_size": tp, "pp_size": pp}
 
 
 def key_positions(context: Any) -> dict[bytes, int] | None:
