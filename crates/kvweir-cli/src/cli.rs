@@ -1,6 +1,6 @@
 //! The command line: subcommands, and what their outcomes mean to the shell.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use clap::{FromArgMatches, Parser, Subcommand};
 
@@ -108,6 +108,8 @@ impl std::error::Error for UsageError {}
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
     output::want_json(asks_for_json(std::env::args_os()));
+    // under a limit of file sizes a write fails (EFBIG), and is not the end of the process
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let parsed = help::command()
         .try_get_matches()
         .and_then(|m| Cli::from_arg_matches(&m));

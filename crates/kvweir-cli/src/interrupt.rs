@@ -29,6 +29,9 @@ const ONE: Duration = Duration::from_secs(1);
 /// The last signal that came; 0: none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
+/// Whether the first signal's listener was called.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
 /// Exit code of a run that a signal ended, as shells know it: 128 and the signal's number.
 pub(crate) fn exit_code() -> u8 {
     let signal = match CAUGHT.load(Ordering::Relaxed) {
@@ -36,6 +39,11 @@ pub(crate) fn exit_code() -> u8 {
         n => n,
     };
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// Whether a signal came, and whoever listens knows it.
+pub(crate) fn came() -> bool {
+    TOLD.load(Ordering::Acquire)
 }
 
 /// Starts listening; the flag is set by the first signal.
@@ -68,6 +76,7 @@ pub(crate) fn on_signal(first: impl FnOnce() + Send + 'static) -> io::Result<()>
                 CAUGHT.store(signal, Ordering::Relaxed);
                 began = clock.now();
                 first();
+                TOLD.store(true, Ordering::Release);
             }
         }
     };

@@ -1,6 +1,7 @@
 //! The only way out: results to stdout, everything said to people to stderr.
 
 use std::{
+    borrow::Cow,
     io::{self, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -19,7 +20,7 @@ pub(crate) fn want_json(yes: bool) {
 pub(crate) fn result(text: &str) -> io::Result<()> {
     TOLD.store(true, Ordering::Relaxed);
     let mut out = io::stdout().lock();
-    match writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush()) {
+    match writeln!(out, "{}", shown(text).trim_end_matches('\n')).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done,
     }
@@ -27,7 +28,23 @@ pub(crate) fn result(text: &str) -> io::Result<()> {
 
 /// Writes a line to stderr. If even that fails there is nobody left to tell.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(text));
+}
+
+/// Names below a root may hold anything: what would steer a terminal is shown, and not sent to it.
+fn shown(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match steers(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// An error and its causes in one line.

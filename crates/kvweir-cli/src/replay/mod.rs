@@ -13,6 +13,7 @@ pub(crate) use run::run;
 
 use crate::{
     cli::UsageError,
+    interrupt,
     report::Timeline,
     settings::{BUILTIN_REQUESTS, ReplaySettings},
     summary::Summary,
@@ -56,7 +57,12 @@ pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
     let mut reader = open_trace(settings, path)?;
     let notes = reader.notes();
     // The first request is read now: what is no trace at all is told before anything else is done.
-    let Some(first) = reader.next().transpose()? else {
+    let first = reader.next().transpose()?;
+    if first.is_none() && interrupt::came() {
+        let requests = Box::new(std::iter::empty());
+        return Ok(Workload { requests, notes });
+    }
+    let Some(first) = first else {
         return Err(UsageError {
             message: format!(
                 "trace {} holds no request ({} bad lines skipped)",

@@ -1,5 +1,6 @@
 //! Requests as a serving engine would see them, and where they come from: a recorded trace or a made-up one.
 
+mod input;
 mod reader;
 mod unpack;
 

@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    fs::File,
     io::{self, BufRead, Read},
     path::Path,
     time::Duration,
@@ -11,7 +10,8 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Notes, Request, unpack::unpack};
+use super::{Notes, Request, input::Input, unpack::unpack};
+use crate::interrupt;
 
 /// Longer lines are refused: 16 MiB hold about two million block ids.
 const LINE_MAX: usize = 16 << 20;
@@ -66,13 +66,9 @@ impl TraceReader {
     /// Opens `path`; `-` is stdin. What is compressed is known by its first bytes, not by the name.
     pub(crate) fn open(path: &Path, bad: BadLines) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Self::new(io::stdin(), "stdin", bad);
+            return Self::new(Input::stdin()?, "stdin", bad);
         }
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
-        }
-        Self::new(file, &path.display().to_string(), bad)
+        Self::new(Input::open(path)?, &path.display().to_string(), bad)
     }
 
     /// Reads `raw`, called `name` in messages.
@@ -163,6 +159,8 @@ impl Iterator for TraceReader {
     fn next(&mut self) -> Option<Self::Item> {
         while !self.done {
             match self.next_request() {
+                // what a signal cut off is not judged
+                _ if interrupt::came() => self.done = true,
                 Ok(Some(request)) => return Some(Ok(request)),
                 Ok(None) => self.done = true,
                 Err(e) if e.skippable && self.bad == BadLines::Skip => self.notes.skip(&e),

@@ -132,3 +132,32 @@ fn shared_memory_that_is_not_there_is_refused_and_reasons_are_told_once() {
     assert_eq!((r.code, lines), (0, 1), "{}", r.stdout);
     assert!(r.stdout.contains("5 regions"), "{}", r.stdout);
 }
+
+/// A name with an escape sequence in it steered the terminal of whoever looked at the root.
+#[test]
+fn what_would_steer_a_terminal_is_shown_and_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("kv");
+    let made = kvweir_in(
+        dir.path(),
+        words("replay --root kv --max-bytes 64MiB --requests 2 --quiet"),
+        b"",
+    );
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    fs::create_dir(root.join("\u{1b}[31mred_000000000000_r0")).unwrap();
+    fs::write(root.join("\u{1b}]0;title\u{7}"), "x").unwrap();
+    let mut shown = 0;
+    for command in [
+        "inspect kv",
+        "verify kv",
+        "doctor kv",
+        "gc kv --no-shm",
+        "verify kv --namespace \u{1b}[31m",
+    ] {
+        let ran = kvweir_in(dir.path(), words(command), b"");
+        let said = ran.stdout + &ran.stderr;
+        assert!(!said.contains(['\u{1b}', '\u{7}']), "{command}: {said:?}");
+        shown += usize::from(said.contains("\\u{1b}["));
+    }
+    assert!(shown >= 2, "the names are told");
+}

@@ -113,12 +113,48 @@ fn signals_that_come_together_are_one() {
     }
 }
 
+/// Whoever waits for more of a trace ends too: once only the next line, or a second signal, ended that.
+#[test]
+fn the_first_ends_a_run_that_waits_for_its_trace() {
+    let pipe = format!("replay pipe {}", HIT_RATE.trim_start_matches("replay - "));
+    for (args, some) in [
+        (HIT_RATE, false),
+        (HIT_RATE, true),
+        (WITH_IO, true),
+        (&*pipe, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        make_pipe(&dir.path().join("pipe"));
+        let mut child = start(args, dir.path());
+        let mut stdin = child.stdin.take().unwrap();
+        if some {
+            // a line and a half
+            stdin
+                .write_all((line(0, &[1, 2]) + "{\"timest").as_bytes())
+                .unwrap();
+        }
+        send(&child, Signal::TERM);
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(143), "{args}: {out:?}");
+        let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let json = json.pointer("/results/0").unwrap_or(&json);
+        assert_eq!(json["interrupted"], true, "{args}");
+        assert_eq!(left(dir.path()), ["pipe"], "{args}: nothing is left behind");
+        drop(stdin);
+    }
+}
+
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
 #[test]
 fn one_that_comes_later_ends_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = start(HIT_RATE, dir.path());
+    make_pipe(&dir.path().join("pipe"));
+    let mut child = start(&format!("{HIT_RATE} --report pipe"), dir.path());
     send(&child, Signal::TERM);
-    // Its stdin is still open: only a signal can end it.
+    // Nobody reads its report: only a signal can end it.
     until("the end", || {
         std::thread::park_timeout(Duration::from_millis(100));
         let _ = kill_process(Pid::from_child(&child), Signal::INT);

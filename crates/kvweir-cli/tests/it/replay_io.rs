@@ -103,6 +103,30 @@ fn a_root_of_the_other_layout_is_compared_as_it_is() {
 }
 
 /// Each sees blocks of the other, which come and go as the other likes.
+/// A limit of file sizes sent a signal that ended the run: nothing was printed, and its temporary directory stayed.
+#[test]
+fn a_limit_of_file_sizes_is_a_full_device_and_not_the_end() {
+    for layout in ["fs", "pack"] {
+        let dir = tempfile::tempdir().unwrap();
+        // of 512 bytes each, or of 1024: blocks have room, extents and the journal have none
+        let command = format!(
+            "ulimit -f 128; exec '{}' {SMALL} --layout {layout}",
+            env!("CARGO_BIN_EXE_kvweir")
+        );
+        let out = Command::new("sh")
+            .args(["-c", &command])
+            .current_dir(dir.path())
+            .env("TMPDIR", dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(out.status.code(), Some(0), "{layout}: {out:?}");
+        let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(json["wrong_blocks"], 0, "{layout}");
+        assert_eq!(names(dir.path()), [""; 0], "{layout}: nothing is left behind");
+    }
+}
+
 #[test]
 fn two_replays_on_one_root_say_that_they_did_not_compare() {
     for layout in LAYOUTS {

@@ -37,6 +37,8 @@ use crate::{
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Looks, half a tick apart, for the first share of a newcomer.
 const SHARE_TRIES: u32 = 100;
+/// As many more where dead members hold what it lacks: they must have been dead for so long.
+const TRIES_BESIDE_DEAD: u32 = 40;
 /// How long a member must have been dead before others take what it left; its own restart comes first.
 const DEAD_FOR: Duration = Duration::from_secs(5);
 /// How long more than the bound may lie there before that is told: shares are settled, and a trim runs.
@@ -166,7 +168,14 @@ impl Keeper {
         let s = Arc::clone(&self.shared);
         let least = s.least_share();
         let mut tries = 0;
-        while tries < SHARE_TRIES {
+        while tries
+            < SHARE_TRIES
+                + if self.dead.is_empty() {
+                    0
+                } else {
+                    TRIES_BESIDE_DEAD
+                }
+        {
             if self.other_walks {
                 // nobody has a share before that ends; what others store is served meanwhile
                 s.set_phase(Phase::Walking);
@@ -177,7 +186,10 @@ impl Keeper {
                 break;
             }
             lock(&s.core).pressure = least;
-            self.exchange()?;
+            // those who live may have little, and no need of what the dead left
+            for d in self.exchange()? {
+                self.consider(d);
+            }
             s.keeper.wait(s.keeper.rings(), TICK / 2);
         }
         Ok(())
@@ -307,10 +319,16 @@ impl Keeper {
         let mark = s.journal.get().map(journal::Journal::mark);
         // what is being taken over is ours in the account and not yet in the ledger
         let adopting = self.adopting.is_some();
+        // who cleans up takes old empty files: our lock would look free to others, and we dead
+        let unnamed = self.member.lock.stat().is_ok_and(|st| st.links == 0);
+        let mut lock_again = None;
         let done = self.member.change(|p| -> io::Result<()> {
             lost = p.member(number).is_none_or(|e| e.incarnation != incarnation);
             if lost {
                 return Ok(());
+            }
+            if unnamed {
+                lock_again = ledger.take_member(number, None)?;
             }
             for (n, e) in p.used().filter(|&(n, _)| n != number) {
                 if ledger.is_live(n, Some(e))? {
@@ -330,6 +348,9 @@ impl Keeper {
             }
             Ok(())
         })?;
+        if let Some(lock) = lock_again {
+            self.member.lock = lock;
+        }
         match done {
             // somebody else has the ledger; the next visit will do
             None => return Ok(Vec::new()),

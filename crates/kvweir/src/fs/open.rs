@@ -391,7 +391,18 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     let cost = shared.params.fs_block * 12;
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let own_is_new = disk.stat(shared.own_dir()).is_err();
+    let own = disk.stat(shared.own_dir());
+    if own.as_ref().is_ok_and(|st| st.kind != FileKind::Dir) {
+        let own = shared.own_dir().display();
+        return Err(Error::invalid(
+            "open root",
+            format!(
+                "{own} is a file or a link; it must be a directory, since what lies behind a link is neither counted nor \
+                 found again: use a root on that other file system"
+            ),
+        ));
+    }
+    let own_is_new = own.is_err();
     let torn = !own_is_new && disk.stat(&config).is_ok();
     if torn {
         let same = same_identity(disk, &config, shared.ns.config());

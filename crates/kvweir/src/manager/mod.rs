@@ -17,7 +17,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::FixedState;
 
@@ -35,8 +35,11 @@ use crate::{
     metrics::{TierStats, distinct},
     pressure::{Admission, Gate, GateStats},
     primary::{Claim, Prepared, Primary, SlotState},
-    tier::{Direction, JobId, Report, RequestId, Tier},
+    tier::{Direction, JobId, Lookup, Report, RequestId, Tier},
 };
+
+/// How long a request waits for a tier that is finding out whether it has a block.
+const FINDS_OUT: Duration = Duration::from_secs(5);
 
 /// Where a block stands for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,6 +105,8 @@ pub struct Manager {
     tiers: Vec<Secondary>,
     jobs: HashMap<JobId, Job, FixedState>,
     requests: HashMap<RequestId, Request, FixedState>,
+    /// Since when a tier has been finding out.
+    waits: HashMap<(RequestId, Key, usize), Instant, FixedState>,
     next_job: u64,
     polled: bool,
     held: bool,
@@ -120,6 +125,7 @@ impl Manager {
             tiers: Vec::new(),
             jobs: HashMap::default(),
             requests: HashMap::default(),
+            waits: HashMap::default(),
             next_job: 0,
             polled: false,
             held: false,
@@ -171,19 +177,38 @@ impl Manager {
                 continue;
             }
             let Some(s) = self.tiers.get_mut(i) else { continue };
-            match s.tier.lookup(key, req) {
-                crate::tier::Lookup::Hit => {
+            let answer = s.tier.lookup(key, req);
+            if answer == Lookup::Retry {
+                retry |= self.may_wait(i, key, req);
+                continue;
+            }
+            if !self.waits.is_empty() {
+                self.waits.remove(&(req, key.clone(), i));
+            }
+            match answer {
+                Lookup::Hit => {
                     return if self.promote(i, key, req) {
                         Found::HitPending
                     } else {
                         Found::Miss
                     };
                 }
-                crate::tier::Lookup::Retry => retry = true,
-                crate::tier::Lookup::Miss => {}
+                Lookup::Miss | Lookup::Retry => {}
             }
         }
         if retry { Found::Retry } else { Found::Miss }
+    }
+
+    /// Whether `req` goes on waiting for tier `i` to find out; after [`FINDS_OUT`] it asks the tier no more for `key`.
+    fn may_wait(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
+        let now = self.clock.now();
+        let wait = (req, key.clone(), i);
+        if now.since(*self.waits.entry(wait.clone()).or_insert(now)) < FINDS_OUT {
+            return true;
+        }
+        self.waits.remove(&wait);
+        self.requests.entry(req).or_default().could_not_load(key, i);
+        false
     }
 
     /// References `keys`, each answered [`Found::Hit`] in this step, for a copy to the accelerator.

@@ -111,9 +111,11 @@ impl Manager {
         for i in 0..self.tiers.len() {
             self.drop_pending(i, |r| r == req);
         }
-        if let Some(r) = self.requests.get_mut(&req) {
-            r.finished = Some(keys.to_vec());
+        if !self.waits.is_empty() {
+            self.waits.retain(|w, _| w.0 != req);
         }
+        // of one that was not announced too: tiers have pinned what they said they hold
+        self.requests.entry(req).or_default().finished = Some(keys.to_vec());
         self.finish_if_done(req);
     }
 

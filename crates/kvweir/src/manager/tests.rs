@@ -249,6 +249,29 @@ fn a_full_primary_turns_a_hit_into_a_miss_and_no_pin_outlives_the_request() {
 }
 
 #[test]
+fn no_pin_outlives_a_request_that_was_never_announced() {
+    let mut w = world(2, vec![tier(64)], None);
+    let r = w.begin(1);
+    w.store(r, &keys([1, 2]));
+    w.m.on_request_finished(r, &keys([1, 2]));
+    w.drop_primary();
+    let r = w.begin(2);
+    w.store(r, &keys([3, 4]));
+    w.m.lookup(&keys([3])[0], r);
+    w.m.lookup(&keys([4])[0], r);
+    w.m.prepare_load(&keys([3, 4])).unwrap();
+    let stranger = RequestId(3);
+    assert_eq!(
+        w.m.lookup(&keys([1])[0], stranger),
+        Found::Miss,
+        "there is no room"
+    );
+    assert_eq!(w.tiers[0].stats().pinned_blocks, 1);
+    w.m.on_request_finished(stranger, &[]);
+    assert_eq!(w.tiers[0].stats().pinned_blocks, 0);
+}
+
+#[test]
 fn an_aborted_request_drops_its_queued_promotions_and_pins() {
     let mut w = world(4, vec![tier(64)], None);
     let (r, ks) = (w.begin(1), keys(1..4));
@@ -494,7 +517,7 @@ fn a_report_of_an_unknown_job_is_ignored_and_an_unready_load_refused() {
         w.m.prepare_load(&keys([1])).unwrap_err().kind(),
         ErrorKind::Invalid
     );
-    w.clock.advance(std::time::Duration::from_secs(1));
+    w.clock.advance(Duration::from_secs(1));
     w.store(r, &keys([1]));
     assert_eq!(w.m.take_job_times().stores.len(), 1);
 }

@@ -138,7 +138,29 @@ fn a_panic_while_the_root_is_read_is_an_error_and_the_root_is_free(layout: Layou
     }
 }
 
+fn a_member_whose_lock_file_was_cleaned_away_takes_it_again(layout: Layout) {
+    // once the next one to come took it for dead: the tier that lived was closed, and stayed so
+    let root = Root::of(layout);
+    let mut a = join(&root, BOUND, "model");
+    store(&mut a, &keys(0..20));
+    let lock = root.path().join(".kvweir/member-00.lock");
+    for other in ["model", "other"] {
+        std::fs::remove_file(&lock).unwrap();
+        soon("the lock's file is there", || lock.exists());
+        soon("it is held", || holders(&root.path()).len() == 1);
+        let mut b = join(&root, BOUND, other);
+        assert_eq!(holders(&root.path()).len(), 2);
+        pour(&mut b, 1000..1400);
+        pour(&mut a, 2000..2400);
+        assert!(root.du() <= BOUND, "{} of {BOUND}", root.du());
+        all_ok(&a.store(R, &keys(30..31)));
+        all_ok(&a.load(R, &keys(30..31)));
+        a.tier.on_request_finished(R, &[]);
+    }
+}
+
 in_both_layouts! {
+    a_member_whose_lock_file_was_cleaned_away_takes_it_again,
     a_keeper_that_panics_closes_its_tier_and_then_lets_the_root_go,
     a_keeper_that_panics_beside_a_job_keeps_the_root_until_that_ends,
     a_panic_while_the_root_is_read_is_an_error_and_the_root_is_free,

@@ -303,6 +303,27 @@ fn the_next_start_writes_an_identity_again_that_a_crash_left_torn() {
 }
 
 #[test]
+fn a_link_or_a_file_where_the_namespace_belongs_is_refused() {
+    // once a tier stored behind the link, beside its bound, and no walk found that again
+    let root = Root::new();
+    drop(root.open(BOUND));
+    let (own, away) = (root.path().join(ns("model").dir()), root.0.path().join("away"));
+    fs::rename(&own, &away).unwrap();
+    for link in [true, false] {
+        match link {
+            true => std::os::unix::fs::symlink(&away, &own).unwrap(),
+            false => fs::write(&own, "").unwrap(),
+        }
+        let e = refused(root.settings(BOUND));
+        assert_eq!(e.kind(), ErrorKind::Invalid);
+        assert!(e.message().contains(&*own.to_string_lossy()), "{e}");
+        fs::remove_file(&own).unwrap();
+    }
+    fs::rename(&away, &own).unwrap();
+    drop(root.open(BOUND));
+}
+
+#[test]
 fn a_root_on_a_full_device_opens_and_serves() {
     let Some(mount) = crate::support::Tmpfs::new("256k") else {
         println!("skipped: no right to mount a tmpfs");

@@ -327,6 +327,21 @@ fn a_root_that_another_process_makes_at_the_same_moment_is_opened() {
 /// Two members had files in the same directories. The one that emptied its part first could not remove them, and
 /// counted them for good, restarts included: 1.3 MB for 300 of them.
 #[test]
+fn who_comes_beside_one_that_needs_little_takes_over_what_the_dead_left() {
+    // each that came and went kept its part of what was free: the 17th was kept out for as long as the first lived
+    let root = Root::new();
+    let mut a = join(&root, 8 << 20, "model");
+    store(&mut a, &keys(0..3));
+    for n in 0..18 {
+        let mut b = join(&root, 8 << 20, &format!("model{n}"));
+        store(&mut b, &keys(100..103));
+    }
+    assert!(root.du() <= 8 << 20, "{}", root.du());
+    all_ok(&a.load(R, &keys(0..3)));
+    a.tier.on_request_finished(R, &[]);
+}
+
+#[test]
 fn directories_that_two_members_share_are_counted_by_nobody_once_they_are_gone() {
     let root = Root::new();
     let bound = 8 << 20;

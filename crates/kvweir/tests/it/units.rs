@@ -4,7 +4,10 @@
 
 use kvweir::{
     ErrorKind,
-    fs::{FsBuilder, FsSettings, Layout},
+    fs::{
+        FsBuilder, FsSettings, Layout,
+        admin::{Admin, ConvertOptions},
+    },
     io::{Disk, OsDisk},
     tier::{BlockOutcome, Tier, conformance::Client},
 };
@@ -69,6 +72,37 @@ fn the_bound_holds_where_space_comes_in_clusters(layout: Layout) {
     };
     assert_eq!(OsDisk.unit(&disk.at()).unwrap(), CLUSTER);
     fill(&in_dir(&disk.at(), layout), 8 << 20, 1200);
+}
+
+/// What commands look through told no unit but the file system's word: `convert` left 134 MiB below a bound of 64.
+#[test]
+fn operators_keep_a_bound_where_space_comes_in_clusters() {
+    let Some(disk) = Ext4::of(&["-O", "bigalloc", "-C", "65536"]) else {
+        return skip("no ext4 with clusters can be made and mounted here");
+    };
+    let root = in_dir(&disk.at(), Layout::Pack);
+    let bound = 8 << 20;
+    let mut c = root.open(bound);
+    for part in keys(0..300).chunks(16) {
+        c.store(R, part);
+        c.tier.on_request_finished(R, &[]);
+    }
+    drop(c);
+    let admin = Admin::new(root.path()).unwrap();
+    let claim = admin.claim().unwrap();
+    let options = ConvertOptions {
+        to: Layout::Fs,
+        namespace: None,
+        max_bytes: Some(bound),
+    };
+    let done = admin.convert(&options, &|_| {}, Some(&claim)).unwrap();
+    assert!(
+        done.namespaces[0].moved > 0 && done.peak_bytes <= bound,
+        "{done:?}"
+    );
+    assert!(root.du() <= bound, "{} of {bound}", root.du());
+    let told = format!("{:?}", admin.doctor().unwrap());
+    assert!(told.contains("64.0 KiB measured"), "{told}");
 }
 
 fn the_bound_holds_where_space_comes_in_huge_pages(layout: Layout) {

@@ -128,6 +128,10 @@ impl Disk for NotingDisk {
         self.seen(path, self.inner.sync_all(path))
     }
 
+    fn unit(&self, path: &Path) -> io::Result<u64> {
+        self.seen(path, self.inner.unit(path))
+    }
+
     fn is_remote(&self, path: &Path) -> bool {
         self.inner.is_remote(path)
     }

@@ -12,6 +12,8 @@ use crate::{
 #[derive(Debug, Default)]
 struct Script {
     has: HashSet<Key>,
+    /// Of what it does not have, it says that it is finding out.
+    finds_out: bool,
     loads: Vec<LoadJob>,
     stores: Vec<StoreJob>,
     reports: Vec<Report>,
@@ -50,7 +52,7 @@ impl Liar {
         let job = s.stores.remove(0);
         s.reports.push(Report {
             bytes,
-            device_time: std::time::Duration::from_nanos(bytes),
+            device_time: Duration::from_nanos(bytes),
             ..report(job.id, Direction::Store, blocks.to_vec())
         });
     }
@@ -77,10 +79,11 @@ impl Tier for Liar {
         Locality::Local
     }
     fn lookup(&mut self, key: &Key, _req: RequestId) -> Lookup {
-        if lock(&self.0).has.contains(key) {
-            Lookup::Hit
-        } else {
-            Lookup::Miss
+        let s = lock(&self.0);
+        match s.has.contains(key) {
+            true => Lookup::Hit,
+            false if s.finds_out => Lookup::Retry,
+            false => Lookup::Miss,
         }
     }
     fn submit_store(&mut self, job: StoreJob) {
@@ -262,6 +265,38 @@ fn a_request_ends_in_a_miss_where_the_only_tier_that_hits_never_delivers() {
     assert_eq!(w.resolve(r, &ks), 0);
     assert_eq!(w.m.stats().failed_promotions, 2);
     assert_eq!(w.m.primary().stats().used, 0);
+}
+
+/// One that is finding out for ever held a request as long.
+#[test]
+fn a_request_waits_only_so_long_for_a_tier_that_is_finding_out() {
+    let ks = keys(1..3);
+    let liar = Liar::default();
+    lock(&liar.0).finds_out = true;
+    let mut w = with(8, &liar, None);
+    let (r, other) = (w.begin(1), w.begin(2));
+    let step = FINDS_OUT / 2;
+    assert_eq!(w.m.lookup(&ks[0], r), Found::Retry);
+    w.clock.advance(step);
+    assert_eq!(w.m.lookup(&ks[0], r), Found::Retry);
+    assert_eq!(
+        w.m.lookup(&ks[1], r),
+        Found::Retry,
+        "it waits for each on its own"
+    );
+    w.clock.advance(step);
+    assert_eq!(w.m.lookup(&ks[0], r), Found::Miss);
+    assert_eq!(w.m.lookup(&ks[0], other), Found::Retry, "another has just come");
+    assert_eq!(w.m.lookup(&ks[1], r), Found::Retry);
+    // it found out: the next time it may take as long again
+    lock(&liar.0).finds_out = false;
+    assert_eq!(w.m.lookup(&ks[1], r), Found::Miss);
+    lock(&liar.0).finds_out = true;
+    w.clock.advance(step);
+    assert_eq!(w.m.lookup(&ks[1], r), Found::Retry);
+    w.m.on_request_finished(r, &[]);
+    w.m.on_request_finished(other, &[]);
+    assert!(w.m.waits.is_empty());
 }
 
 /// `Loaded` before the guard was dropped left the slot writing for ever.
