@@ -304,6 +304,26 @@ fn misspelled_names_are_told_with_the_near_one() {
         (json!([1]), "an object with kv_connector is wanted"),
         (json!({}), "kv_connector is not given"),
         (
+            json!({"kv_connector_extra_config": {"secondary_tiers": [{"type": "kvwier"}]}}),
+            "did you mean 'kvweir'?",
+        ),
+        (
+            json!({"kv-transfer-config": {"kv_connector": "OffloadingConnector", "kv_role": "both"}}),
+            "kv-transfer-config: kv_role = \"both\"",
+        ),
+        (
+            json!({"type": "kvweir", "root_dir": "/a", "polcy": "lru"}),
+            "did you mean 'policy'?",
+        ),
+        (
+            whole(json!({}), json!({"cpu_bytes_to_use": 0})),
+            "a whole number of bytes above zero",
+        ),
+        (
+            whole(json!({}), json!({"cpu_bytes_to_use": "0GiB"})),
+            "a whole number of bytes above zero",
+        ),
+        (
             json!({"kv_connector": "OffloadingConector", "kv_role": "both"}),
             "kv_role = \"both\"",
         ),

@@ -13,6 +13,8 @@ use super::{
 pub(super) const MODULE: &str = "kvweir.vllm";
 const SPECS: &[&str] = &["KvweirCpuOffloadingSpec"];
 const TIERING: &str = "TieringOffloadingSpec";
+/// What a transfer configuration is called in a settings file, or by the flag.
+const CONFIG: &[&str] = &["kv-transfer-config", "kv_transfer_config"];
 const ROLES: &[&str] = &["kv_both", "kv_producer", "kv_consumer"];
 /// Of the stanza around the tiers: names whose misspelling vLLM passes over in silence.
 const EXTRA: &[&str] = &[
@@ -64,7 +66,8 @@ pub fn check_tier(stanza: &Given) -> Checked {
     look.found
 }
 
-/// Checks a transfer configuration, or the part of it that is called `kv_connector_extra_config`. `model` lets it look at
+/// Checks a transfer configuration: as it is, below its name as in vLLM's settings files, or a part of it (what stands in
+/// `kv_connector_extra_config`, or one tier). `model` lets it look at
 /// the sizes of blocks too. Looks at no disk.
 pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
     let mut look = Look {
@@ -73,7 +76,17 @@ pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
     };
     match stanza.map() {
         Some(fields) if get(fields, "secondary_tiers").is_some() => look.extra("", fields),
-        Some(fields) => look.transfer("", fields),
+        Some(fields) if get(fields, "type").is_some() => {
+            look.tier("", fields, &Shared::default(), &mut BTreeMap::new());
+            let note = "a tier alone: what it has to stand in, kv_connector_extra_config and the rest, was not checked";
+            look.found.notes.push(note.to_owned());
+        }
+        Some(fields) => {
+            let named = |name: &&&str| get(fields, name).is_some_and(|c| c.map().is_some());
+            let name = CONFIG.iter().find(named).copied().unwrap_or_default();
+            let inner = get(fields, name).and_then(Given::map).unwrap_or(fields);
+            look.transfer(name, inner);
+        }
         None => look.mistake(
             "",
             "stanza",
@@ -181,11 +194,13 @@ impl Look {
                 "kv_connector",
                 format!("kv_connector = {shown}: a name is wanted"),
             ),
-            None => self.mistake(
-                place,
-                "kv_connector",
-                "kv_connector is not given: write \"OffloadingConnector\"".to_owned(),
-            ),
+            None => {
+                let message = "kv_connector is not given: write \"OffloadingConnector\"";
+                self.mistake(place, "kv_connector", message.to_owned());
+                if !extra.is_empty() {
+                    self.extra(&inside(place, "kv_connector_extra_config"), extra);
+                }
+            }
         }
     }
 
@@ -322,7 +337,9 @@ impl Look {
                 let bytes = whole(given);
                 if bytes.is_none() {
                     let hint = given.text().and_then(|s| crate::size::parse(s).ok());
-                    let hint = hint.map_or(String::new(), |n| format!(": write {n}"));
+                    let hint = hint
+                        .filter(|&n| n > 0)
+                        .map_or(" above zero".to_owned(), |n| format!(": write {n}"));
                     let message = format!(
                         "cpu_bytes_to_use = {}: vLLM takes a whole number of bytes{hint}",
                         given.shown

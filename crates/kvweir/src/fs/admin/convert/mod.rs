@@ -274,7 +274,7 @@ impl Admin {
         let bound = options.max_bytes.or(seen.page().map(|p| p.head.bound));
         bound.ok_or_else(|| {
             let message =
-                "the bound is not known: there is no ledger to tell it; say it, as max_bytes of the engine";
+                "the bound is not known: there is no ledger to tell it; say it (--max-bytes), as max_bytes of the engine";
             Error::invalid("convert", message)
         })
     }
