@@ -1,11 +1,11 @@
 """A disk that hangs or may only be read, as the engine in front of the tier sees it."""
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 from blocks import HIT, MISS, RETRY, Memory, Request, content, key, open_tier, store, wait
+from unanswered import opening_waits
 
 from kvweir import InvalidError
 
@@ -40,26 +40,19 @@ def test_a_load_that_hangs_is_reported_at_its_deadline_and_leaves_the_row_alone(
     tier = open_tier(memory, tmp_path, io_timeout_s=0.3, bounce="always")
     store(tier, memory, [1, 2])
     file = block_file(tmp_path, 1)
-    # opening a FIFO waits in the kernel for somebody to write to it, as opening a file of a dead server does
-    good = file.read_bytes()
-    file.unlink()
-    os.mkfifo(file)
-    assert tier.lookup(key(1), Request("r")) == HIT
-    began = time.monotonic()
-    tier.submit_load(2, "r", [key(1)], [5])
-    assert wait(tier)[0][:3] == (2, True, [False])
-    assert 0.25 < time.monotonic() - began < 3
-    assert not tier.has_pending_work(), "the engine would wait for it"
-    assert tier.lookup(key(2), Request("r")) == MISS
-    stats = tier.stats()
-    assert (stats["breaker_state"], stats["jobs_timed_out"], stats["hung_operations"]) == (2, 1, 1)
-    # the row is in new use
-    memory.fill(5, content(9, memory.row))
-    writer = os.open(file, os.O_RDWR)
+    with opening_waits(file):
+        assert tier.lookup(key(1), Request("r")) == HIT
+        began = time.monotonic()
+        tier.submit_load(2, "r", [key(1)], [5])
+        assert wait(tier)[0][:3] == (2, True, [False])
+        assert 0.25 < time.monotonic() - began < 3
+        assert not tier.has_pending_work(), "the engine would wait for it"
+        assert tier.lookup(key(2), Request("r")) == MISS
+        stats = tier.stats()
+        assert (stats["breaker_state"], stats["jobs_timed_out"], stats["hung_operations"]) == (2, 1, 1)
+        # the row is in new use
+        memory.fill(5, content(9, memory.row))
     until(lambda: tier.stats()["hung_operations"] == 0)
-    os.close(writer)
-    file.unlink()
-    file.write_bytes(good)
     assert memory.read(5) == content(9, memory.row)
     until(lambda: (tier.poll(), tier.stats()["breaker_state"])[1] == 0)
     assert tier.lookup(key(2), Request("r")) == HIT
