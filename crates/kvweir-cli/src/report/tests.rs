@@ -75,11 +75,11 @@ fn a_link_or_a_pipe_is_written_into_and_not_replaced() {
             .success()
     );
     assert!(check(&pipe).is_ok());
-    let read = std::thread::spawn({
-        let pipe = pipe.clone();
-        move || fs::read_to_string(pipe).unwrap()
-    });
+    let from = pipe.clone();
+    let read = std::thread::Builder::new()
+        .name("reader".into())
+        .spawn(move || fs::read_to_string(from).unwrap());
     write(&pipe, "new").unwrap();
     assert!(!pipe.is_file());
-    assert_eq!(read.join().unwrap(), "new");
+    assert_eq!(read.unwrap().join().unwrap(), "new");
 }

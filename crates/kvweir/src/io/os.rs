@@ -81,8 +81,12 @@ pub fn boot_id() -> [u8; 16] {
 
 impl Disk for OsDisk {
     fn open(&self, path: &Path, mode: OpenMode, direct: bool) -> io::Result<Box<dyn DiskFile>> {
-        // who opens a pipe waits for its other end, for ever where none comes
-        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // who opens a pipe waits for its other end, for ever where none comes; the load of a block has a deadline
+        let has_deadline = mode == OpenMode::Read && path.extension().is_some_and(|e| e == "bin");
+        if !has_deadline {
+            flags |= OFlags::NONBLOCK;
+        }
         if direct {
             flags |= OFlags::DIRECT;
         }
