@@ -1,11 +1,14 @@
 """Settings at the terminal: all mistakes in one line of the log, before anything is raised.
 
-Needs no vLLM: the plugin looks at the configuration before the engine is started, the tiers look again when they open.
+Needs no vLLM: the plugin looks at the configuration before the engine is started, the tiers look again when they open, and
+``python -m kvweir.stanza FILE|-`` looks at any time, as ``kvweir doctor --stanza`` does.
 """
 
+import json
 import logging
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvweir._kvweir import InvalidError, check_stanza, check_tier
@@ -80,3 +83,30 @@ def check_one(config: Any) -> None:
     if isinstance(config, dict) and "type" in config:
         mistakes, _, _, _ = check_tier(config)
         refuse(mistakes, f"the stanza of tier {config['type']!r}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Says what is wrong in a file, or in what comes in: 0 nothing, 1 something, 2 it could not be read."""
+    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+        print("usage: python -m kvweir.stanza FILE|-    checks the JSON of --kv-transfer-config")
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    try:
+        if arguments[0] == "-":
+            config = json.load(sys.stdin)
+        else:
+            with open(arguments[0], encoding="utf-8") as file:
+                config = json.load(file)
+    except (OSError, ValueError, RecursionError) as e:
+        print(f"error: {arguments[0]} is not read as JSON: {e}", file=sys.stderr)
+        return 2
+    mistakes, notes, tiers, roots = check_stanza(config)
+    mistakes += [f"{at}: {mistake}" for at, root in roots if (mistake := place_mistake(root))]
+    lines = [f"bad   {m}" for m in mistakes] + [f"note  {n}" for n in notes]
+    if not mistakes:
+        lines.append(f"ok    tiers of kvweir: {tiers}, every setting")
+    print("\n".join(lines).encode("utf-8", "backslashreplace").decode())
+    return 1 if mistakes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

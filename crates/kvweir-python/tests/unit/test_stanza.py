@@ -1,9 +1,11 @@
 """Settings at the terminal: one line of the log with all mistakes, before anything is raised. Needs no vLLM."""
 
+import json
 import logging
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +169,20 @@ def test_near_names():
     assert nearest("KvweirTeir", names) == "KvweirTier"
     assert nearest("kvweirfstier", names) == "KvweirFsTier"
     assert nearest("x" * 10**6, names) is None
+
+
+def test_the_module_checks_a_file_for_who_has_no_command(tmp_path: Path):
+    good = {"type": "kvweir", "root_dir": str(tmp_path / "kv"), "max_bytes": "1GiB"}
+    cases = [
+        (json.dumps(config(good)), 0, "ok    tiers of kvweir: 1"),
+        (json.dumps(config(BAD_TIER)), 1, "did you mean 'KvweirTier'?"),
+        (json.dumps(config(good | {"root_dir": "/nowhere/at/all"})), 1, "/nowhere/at does not exist"),
+        ("type: kvweir", 2, "is not read as JSON"),
+    ]
+    for text, code, expected in cases:
+        file = tmp_path / "config.json"
+        file.write_text(text)
+        for name, given in ((str(file), ""), ("-", text)):
+            run = [sys.executable, "-m", "kvweir.stanza", name]
+            done = subprocess.run(run, input=given, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done
