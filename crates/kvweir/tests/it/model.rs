@@ -105,7 +105,7 @@ struct Run {
     pins: BTreeMap<u64, BTreeSet<u64>>,
     /// Damaged, and perhaps written anew by a process that died.
     maybe: BTreeSet<u64>,
-    /// An extent was damaged since the start: what it held may be lost at the next one.
+    /// An extent was damaged: what its table tells may be wrong at any start from now on, by whichever way it is read.
     shaken: bool,
     /// Ever stored: what was evicted from a slot that nothing was written to since may be found again.
     known: BTreeSet<u64>,
@@ -172,7 +172,7 @@ impl Run {
 
     /// After a start: `after` is held, and where an extent was damaged any of it may be wrong.
     fn settle_damage(&mut self, after: BTreeSet<u64>) {
-        if std::mem::take(&mut self.shaken) {
+        if self.shaken {
             self.maybe.extend(&after);
         }
         self.held = after;
@@ -191,7 +191,13 @@ impl Run {
         self.c().tier.on_request_finished(R, &[]);
         let after = self.look();
         let pinned: BTreeSet<u64> = self.pins.values().flatten().copied().collect();
-        assert!(pinned.is_subset(&after), "a pinned block was evicted (I3)");
+        // whoever looks finds a damaged one bad
+        let bad: BTreeSet<u64> = self.damaged.union(&self.maybe).copied().collect();
+        let good = pinned.difference(&bad);
+        assert!(
+            good.clone().all(|k| after.contains(k)),
+            "a pinned block was evicted (I3)"
+        );
         let no_room = |o: BlockOutcome| !pinned.is_empty() && o == BlockOutcome::Failed(ErrorKind::Full);
         let all = outcomes.iter().all(|o| o.is_ok());
         for (k, o) in (from..from + n).zip(outcomes) {
@@ -223,7 +229,7 @@ impl Run {
                     if self.damaged.remove(&k) {
                         assert!(!got[0].is_ok(), "damaged bytes of key {k} were served");
                         self.gone(k);
-                    } else if self.maybe.remove(&k) {
+                    } else if self.maybe.remove(&k) || self.shaken {
                         if !got[0].is_ok() {
                             self.gone(k);
                         }
@@ -258,9 +264,10 @@ impl Run {
                 self.open();
                 let before = self.held.clone();
                 let after = self.found(&before, &BTreeSet::new());
+                let lost: Vec<_> = before.difference(&after).collect();
                 assert!(
-                    self.shaken || before.is_subset(&after),
-                    "a restart lost something"
+                    self.shaken || lost.is_empty(),
+                    "a restart lost {lost:?} of {before:?}"
                 );
                 self.settle_damage(after);
             }
@@ -296,7 +303,6 @@ impl Run {
                 self.c().tier.on_request_finished(R, &[]);
                 self.damaged.clear();
                 self.maybe.clear();
-                self.shaken = false;
                 self.held = self.look();
             }
             Op::Damage { which, how } => self.damage(which, how),
@@ -451,7 +457,11 @@ fn long_runs_agree_with_the_model(layout: Layout) {
         let tree = prop::collection::vec(op(), 200..400)
             .new_tree(&mut runner)
             .unwrap();
-        let ops = proptest::strategy::ValueTree::current(&tree);
+        let mut ops = proptest::strategy::ValueTree::current(&tree);
+        // every second run is one in which nothing is excused
+        if seed % 2 == 0 {
+            ops.retain(|o| !matches!(o, Op::Damage { .. }));
+        }
         let policy = PolicyKind::ALL[seed as usize % PolicyKind::ALL.len()];
         let told = std::panic::catch_unwind(|| run(&ops, layout, policy, 8 + seed % 16));
         assert!(told.is_ok(), "{layout}: KVWEIR_SEED={seed} fails");
