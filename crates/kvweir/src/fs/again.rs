@@ -235,7 +235,10 @@ impl Keeper {
                 }
             }
             let has_lock = is_named || new_lock.is_some();
-            let free = page.head.bound.saturating_sub(page.head.common + page.leased());
+            let free = page
+                .head
+                .bound
+                .saturating_sub(page.head.common.saturating_add(page.leased()));
             let taken = page.member(number).is_some() || page.head.bound != root_bound;
             let Some(slot) = page.member_mut(number).filter(|_| !taken && has_lock) else {
                 return (None, None);

@@ -523,16 +523,17 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     let held = core.budget.resident() + core.budget.reserved();
     let pressure = std::mem::take(&mut core.pressure);
     let alive = |n: u32| n == me || live.contains(&n);
-    let left_by_dead: u64 = p.used().filter(|&(n, _)| !alive(n)).map(|(_, e)| e.lease).sum();
+    let left_by_dead = total(p.used().filter(|&(n, _)| !alive(n)).map(|(_, e)| e.lease));
     let members = live.len() as u64 + 1;
-    let fair = p.head.bound.saturating_sub(p.head.common + left_by_dead) / members;
-    let others: u64 = p.leased() - mine.lease;
-    let most = p.head.bound.saturating_sub(p.head.common + others);
-    let wants: u64 = p
-        .used()
-        .filter(|&(n, e)| n != me && alive(n) && e.lease < fair)
-        .map(|(_, e)| e.want)
-        .sum();
+    let fair = p
+        .head
+        .bound
+        .saturating_sub(p.head.common.saturating_add(left_by_dead))
+        / members;
+    let others: u64 = p.leased().saturating_sub(mine.lease);
+    let most = p.head.bound.saturating_sub(p.head.common.saturating_add(others));
+    let poor = p.used().filter(|&(n, e)| n != me && alive(n) && e.lease < fair);
+    let wants = total(poor.map(|(_, e)| e.want));
     // what this member may use
     let mut use_ = core.budget.bound().unwrap_or(0).min(most);
     let free = most.saturating_sub(mine.lease.max(use_));
@@ -550,7 +551,7 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     core.budget.set_bound(Some(use_.min(now)));
     core.common = p.head.common;
     core.root_bound = Some(p.head.bound);
-    core.starved = pressure > 0 && use_ < fair + left_by_dead;
+    core.starved = pressure > 0 && use_ < fair.saturating_add(left_by_dead);
     let lease = use_.max(held);
     let want = if pressure > 0 && lease < fair {
         pressure.max((fair - lease) / 4)
@@ -563,6 +564,11 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
         e.want = want;
     }
     Some(use_)
+}
+
+/// The sum of numbers that a ledger tells, whatever they are.
+fn total(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Forgets the blocks of a member that its journal did not tell in the reading of `owner`.

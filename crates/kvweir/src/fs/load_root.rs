@@ -49,7 +49,7 @@ pub(crate) fn load(k: &mut Keeper) -> Result<()> {
         lock(&s.core).stats.foreign_files = foreign;
         let done = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
             p.head.deep = deep.unwrap_or(p.head.deep);
-            p.head.common = walk_common + p.head.deep;
+            p.head.common = walk_common.saturating_add(p.head.deep);
         });
         done.map_err(fault)?;
     }
@@ -278,7 +278,7 @@ fn replayed(k: &mut Keeper, mut r: Replayed) -> Result<()> {
         let (common, foreign) = root_level(&s)?;
         lock(&s.core).stats.foreign_files = foreign;
         let done = k.member.change_within(super::member::OPEN_PATIENCE, |p| {
-            p.head.common = common + p.head.deep;
+            p.head.common = common.saturating_add(p.head.deep);
         });
         done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
     }

@@ -347,7 +347,51 @@ fn a_ledger_of_a_later_version_is_left_alone_and_its_root_refused(layout: Layout
     assert_settled(&mut a, &root);
 }
 
+/// Whatever numbers a ledger tells, with the right sums: nobody panics, and the bound holds.
+fn absurd_numbers_in_a_whole_ledger_break_nothing(layout: Layout) {
+    let root = Root::of(layout);
+    let mut a = join(&root, BOUND, "a");
+    assert_eq!(pour(&mut a, 0..20), 20);
+    drop(a);
+    let path = root.path().join(".kvweir/ledger");
+    let summed = |bytes: &mut [u8], record: usize| {
+        let sum = xxhash_rust::xxh3::xxh3_64(&bytes[record..record + 120]);
+        bytes[record + 120..record + 128].copy_from_slice(&sum.to_le_bytes());
+    };
+    // common and deep of the root; lease, held and want of two members that are dead
+    for (at, members) in [(24, 0), (48, 0), (8, 2), (16, 2), (24, 2)] {
+        drop(join(&root, BOUND, "a"));
+        let mut bytes = fs::read(&path).unwrap();
+        let records: Vec<usize> = match members {
+            0 => vec![0],
+            n => (10..10 + n).map(|m| 4096 + 128 * m).collect(),
+        };
+        for &r in &records {
+            if members > 0 {
+                bytes[r] = 1;
+            }
+            bytes[r + at..r + at + 8].copy_from_slice(&(u64::MAX - 3).to_le_bytes());
+            summed(&mut bytes, r);
+        }
+        fs::write(&path, &bytes).unwrap();
+        let tier = FsBuilder::new(root.settings(BOUND), ns("a"), LEN)
+            .walk_patience(std::time::Duration::from_secs(60))
+            .open();
+        // whoever cannot be given room is told so
+        if let Ok(tier) = tier {
+            let mut c = kvweir::tier::conformance::Client::new(Box::new(tier), 64, LEN);
+            for k in keys(20..60) {
+                c.store(R, std::slice::from_ref(&k));
+            }
+            assert!(root.du() <= BOUND, "{at} {members}");
+            drop(c);
+        }
+        root.forget_journal();
+    }
+}
+
 in_both_layouts! {
+    absurd_numbers_in_a_whole_ledger_break_nothing,
     a_ledger_of_a_later_version_is_left_alone_and_its_root_refused,
     one_unusable_journal_of_a_dead_model_keeps_nobody_out,
     a_damaged_journal_of_another_costs_the_owner_of_a_whole_one_nothing,
