@@ -171,6 +171,10 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         Some(j) => first_temp(j.member.number, j.member.incarnation),
         None => u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20,
     };
+    let nonce = joined.as_ref().map_or(nonce, |j| {
+        let life = u64::from(j.member.incarnation) << 32 | u64::from(j.member.number);
+        nonce ^ xxhash_rust::xxh3::xxh3_64(&life.to_le_bytes())
+    });
     let own = params.root.join(ns.dir());
     let above = match params.bounded || params.read_only {
         true => Vec::new(),
@@ -337,7 +341,8 @@ fn wait_open(shared: &Shared, patience: Duration) -> Option<Error> {
     }
 }
 
-/// A number unlike others that this process and others give out.
+/// A number for this life of a process. Another one may have it that began in the same second with the same process id (in
+/// containers that is 1): what the ledger tells of this life goes into it too.
 fn nonce(clock: &dyn Clock, root: &Path) -> u64 {
     let mut bytes = root.as_os_str().as_encoded_bytes().to_vec();
     bytes.extend(clock.unix_seconds().to_le_bytes());

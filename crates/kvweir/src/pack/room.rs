@@ -39,6 +39,8 @@ const SMALLEST_PART: u64 = 8;
 const EVICT_AT_ONCE: u32 = 32;
 /// Bytes beside the extent itself that making one may take: its directories and their growth.
 const BESIDE_BLOCKS: u64 = 8;
+/// Names tried for a new extent.
+const NONCES: usize = 8;
 /// Bytes of zeros written at once where a file system cannot preallocate.
 const ZEROS: usize = 1 << 20;
 
@@ -280,7 +282,7 @@ impl Shared {
             slots,
             slot_bytes: u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput)?,
             block_len: self.params.block_len as u64,
-            nonce: self.nonce(),
+            nonce: self.unused_nonce()?,
             namespace: *self.ns.digest(),
             made_at: self.clock.unix_seconds(),
         };
@@ -307,6 +309,25 @@ impl Shared {
         let extent = files.into_extent(number, header, ids, 0);
         pack.add(Arc::new(extent), 0, [all]);
         Ok(())
+    }
+
+    /// A nonce whose files are not there: a file that is renamed would take the place of another one.
+    fn unused_nonce(&self) -> io::Result<u64> {
+        for _ in 0..NONCES {
+            let nonce = self.nonce();
+            let is_free = |part| {
+                let at = Location::of_extent(part, nonce);
+                let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
+                match self.disk.stat(&dir.join(at.file_name())) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+                    r => r.map(|_| false),
+                }
+            };
+            if is_free(Part::Data)? && is_free(Part::Table)? {
+                return Ok(nonce);
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
     /// Removes a file of an extent.

@@ -317,9 +317,8 @@ fn a_load_that_waits_in_the_kernel_is_given_up_and_a_shutdown_does_not_wait_for_
                 c.tier.stats().breaker_state == 0
             });
             store(&mut c, &keys(100..105));
-            assert!(c.holds(&key(1)) && c.holds(&key(2)));
-            all_ok(&c.load(R, &[key(1)]));
-            c.tier.on_request_finished(R, &[]);
+            // what did not load is no block any more
+            assert!(c.holds(&key(2)) && !c.holds(&key(1)));
             assert_settled(&mut c, &root);
         }
     }

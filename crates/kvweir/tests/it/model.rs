@@ -186,7 +186,8 @@ impl Run {
 
     fn store(&mut self, from: u64, n: u64) {
         let before = self.look();
-        assert_eq!(before, self.held, "what is held changed by itself");
+        let s = self.c().tier.stats();
+        assert_eq!(before, self.held, "what is held changed by itself: {s:?}");
         let outcomes = self.c().store(R, &keys(from..from + n));
         self.c().tier.on_request_finished(R, &[]);
         let after = self.look();
@@ -211,7 +212,7 @@ impl Run {
         assert!(after.is_subset(&(&before | &new)), "held what was never stored");
         self.known.extend(&new);
         assert!(
-            after.contains(&(from + n - 1)) || n > 3 || !all,
+            after.contains(&(from + n - 1)) || n > 3 || !all || bad.contains(&(from + n - 1)),
             "the last block stored is there"
         );
         self.held = after;
@@ -255,7 +256,9 @@ impl Run {
             Op::Use { from, n } => self.c().tier.on_request_finished(R, &keys(from..from + n)),
             Op::Compact => {
                 self.c().tier.compact();
-                assert_eq!(self.look(), self.held, "compaction changed what is held");
+                let after = self.look();
+                let s = self.c().tier.stats();
+                assert_eq!(after, self.held, "compaction changed what is held: {s:?}");
             }
             Op::Restart => {
                 self.c().tier.shutdown();
@@ -267,7 +270,8 @@ impl Run {
                 let lost: Vec<_> = before.difference(&after).collect();
                 assert!(
                     self.shaken || lost.is_empty(),
-                    "a restart lost {lost:?} of {before:?}"
+                    "a restart lost {lost:?} of {before:?}: {:?}",
+                    self.c().tier.stats()
                 );
                 self.settle_damage(after);
             }

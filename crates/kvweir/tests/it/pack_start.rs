@@ -4,12 +4,13 @@
 use std::{fs, path::Path, sync::Arc};
 
 use kvweir::{
+    clock::ManualClock,
     fs::Layout,
     io::{
         OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
     },
-    tier::{BlockOutcome, Tier},
+    tier::{BlockOutcome, Tier, conformance::key},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -66,6 +67,35 @@ fn a_passing_error_at_start_costs_nothing_and_is_tried_again() {
                 assert_settled(&mut c, &root);
                 all_ok(&c.store(R, &keys(100..120)));
             }
+        }
+    }
+}
+
+/// Names of extents came of the root, the time and the process id: a life that began in the same second with the same id, as
+/// in a container that is started again, could give an extent the name of one that was there, and take its place.
+#[test]
+fn a_life_that_begins_in_the_same_instant_takes_no_extents_place() {
+    let root = Root::of(Layout::Pack);
+    let clock = Arc::new(ManualClock::new());
+    let mut made = 0;
+    for life in 0..4 {
+        let b = builder(root.settings(BOUND), "model", LEN);
+        let mut c = client(b.clock(Arc::<ManualClock>::clone(&clock)));
+        for part in keys(life * 20..life * 20 + 20).chunks(10) {
+            all_ok(&c.store(R, part));
+        }
+        for n in 0..life * 20 + 20 {
+            assert!(c.holds(&key(n)), "key {n} is gone in life {life}");
+            all_ok(&c.load(R, &[key(n)]));
+        }
+        c.tier.on_request_finished(R, &[]);
+        let now = extent_files(&root.path()).len();
+        assert!(now > made, "life {life} made none: nothing was shown");
+        made = now;
+        // also where the ledger, which counts lives, is gone
+        if life == 2 {
+            drop(c);
+            root.forget_journal();
         }
     }
 }
