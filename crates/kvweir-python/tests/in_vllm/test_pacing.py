@@ -194,12 +194,18 @@ def test_a_request_asked_for_in_few_steps_ends_beside_steady_stores(drive):
 @pytest.mark.parametrize("length", [0.6, 1.0, 3.0])
 def test_a_model_of_windows_alone_hits_whatever_the_length(drive, window, length):
     d = drive(windows=(window,), chunks_per_step=8)
-    if window > 4 and not hasattr(d.spec.config.groups[0], "sliding_window_size_in_chunks"):
+    told = hasattr(d.spec.config.groups[0], "sliding_window_size_in_chunks")
+    if window > 4 and not told:
         pytest.skip("this vLLM tells no tier how long windows are: one at a time is planned as it is asked for")
     blocks = int(length * SLOTS)
     prompts = [d.prompt(blocks, f"p{i}") for i in range(4)]
     fill(d, prompts)
-    for request in d.ask_all(prompts):
-        assert request.hits * 2 >= min(blocks, SLOTS)
+    requests = d.ask_all(prompts)
+    fits = min(blocks, SLOTS)
+    if told:
+        assert all(request.hits * 2 >= fits for request in requests)
+    else:
+        # one at a time gets its slots as it asks for them: of several, one may come too late
+        assert sum(request.hits for request in requests) * 2 >= fits * len(requests)
     (meter,) = d.meters
     assert meter.loaded_blocks <= 1.2 * meter.used_blocks

@@ -278,6 +278,11 @@ impl Shared {
 
     /// Makes and opens an extent, for which `reserved` bytes are; they are given back, or counted as what became of them.
     fn make_extent(&self, pack: &Pack, number: u32, slots: u32, reserved: u64) -> io::Result<()> {
+        let fs_block = self.params.fs_block;
+        let mut promise = Promise {
+            shared: self,
+            bytes: reserved,
+        };
         let header = Header {
             slots,
             slot_bytes: u32::try_from(pack.slot_bytes).map_err(|_| io::ErrorKind::InvalidInput)?,
@@ -285,11 +290,6 @@ impl Shared {
             nonce: self.unused_nonce()?,
             namespace: *self.ns.digest(),
             made_at: self.clock.unix_seconds(),
-        };
-        let fs_block = self.params.fs_block;
-        let mut promise = Promise {
-            shared: self,
-            bytes: reserved,
         };
         // without its table a data file is nothing: the table comes last
         let data_cost = data_cost(slots, pack.slot_bytes, fs_block);

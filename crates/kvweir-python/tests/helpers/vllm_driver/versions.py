@@ -10,6 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import Of
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 VERSION: str = vllm.__version__.partition("+")[0]
+# 0.30 tells the order of a request's keys after it first asked for them: that costs a hit one more step
+LATE_ORDER = 1 if VERSION.startswith("0.30.") else 0
 # up to 0.30 the connector tells the manager each step which keys a request has
 TOUCHES = hasattr(OffloadingConnectorScheduler, "_touch")
 
