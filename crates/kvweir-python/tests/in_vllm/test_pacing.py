@@ -130,7 +130,9 @@ def test_a_request_that_goes_away_lets_the_next_one_in(drive):
     assert d.tiers[0].stats()["promised_slots"] in (40, 48)
     d.abort(first)
     d.run()
-    assert second.hits >= 40
+    # at least what a load under way for the one that went away does not hold
+    assert second.hits >= SLOTS - 48
+    assert second.waited < 200, "it does not wait for promote_wait_s"
     assert d.tiers[0].stats()["promised_slots"] == 0
 
 
