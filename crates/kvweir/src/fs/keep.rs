@@ -168,14 +168,7 @@ impl Keeper {
         let s = Arc::clone(&self.shared);
         let least = s.least_share();
         let mut tries = 0;
-        while tries
-            < SHARE_TRIES
-                + if self.dead.is_empty() {
-                    0
-                } else {
-                    TRIES_BESIDE_DEAD
-                }
-        {
+        while tries < self.share_tries() {
             if self.other_walks {
                 // nobody has a share before that ends; what others store is served meanwhile
                 s.set_phase(Phase::Walking);
@@ -193,6 +186,14 @@ impl Keeper {
             s.keeper.wait(s.keeper.rings(), TICK / 2);
         }
         Ok(())
+    }
+
+    /// How often a newcomer looks for its share.
+    fn share_tries(&self) -> u32 {
+        match self.dead.is_empty() {
+            true => SHARE_TRIES,
+            false => SHARE_TRIES + TRIES_BESIDE_DEAD,
+        }
     }
 
     fn tick(&mut self) {

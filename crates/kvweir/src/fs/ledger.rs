@@ -332,6 +332,9 @@ pub(crate) struct NewerLedger {
     version: u16,
 }
 
+/// A ledger's file under its lock, and its bytes.
+type Held = (Box<dyn DiskFile>, Vec<u8>);
+
 /// What a ledger's file is, looked at without its lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
@@ -380,16 +383,22 @@ impl Ledger {
     /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`; an error
     /// where a later version wrote it.
     pub(crate) fn hold(&self, patience: Duration) -> io::Result<Option<Box<dyn DiskFile>>> {
+        Ok(self.hold_and_read(patience)?.map(|(file, _)| file))
+    }
+
+    /// As [`hold`](Self::hold), with what the file is.
+    fn hold_and_read(&self, patience: Duration) -> io::Result<Option<Held>> {
         let file = self.disk.open(&self.path(), OpenMode::ReadWrite, false)?;
         if !lock_within(&*file, patience)? {
             return Ok(None);
         }
-        match later_version(&read_bytes(&*file)?) {
+        let bytes = read_bytes(&*file)?;
+        match later_version(&bytes) {
             Some(version) => {
                 let path = self.path();
                 Err(io::Error::other(NewerLedger { path, version }))
             }
-            None => Ok(Some(file)),
+            None => Ok(Some((file, bytes))),
         }
     }
 
@@ -409,10 +418,10 @@ impl Ledger {
         patience: Duration,
         change: impl FnOnce(Found) -> (Option<Page>, R),
     ) -> io::Result<Option<R>> {
-        let Some(file) = self.hold(patience)? else {
+        let Some((file, bytes)) = self.hold_and_read(patience)? else {
             return Ok(None);
         };
-        let before = Page::decode(&read_bytes(&*file)?);
+        let before = Page::decode(&bytes);
         let old = before.clone();
         let (after, answer) = change(before.map_or(Found::None, Found::Page));
         if let Some(new) = after {

@@ -408,8 +408,8 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
         ));
     }
     let own_is_new = own.is_err();
-    let torn = !own_is_new && disk.stat(&config).is_ok();
-    if torn {
+    let is_there = !own_is_new && disk.stat(&config).is_ok();
+    if is_there {
         let same = same_identity(disk, &config, shared.ns.config());
         if !matches!(same, Ok(false)) {
             count_own(shared);
@@ -418,7 +418,7 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     }
     let granted = match shared.make_room(cost, EvictReason::Trim) {
         // what it is can be told at another start
-        Err(_) if torn => {
+        Err(_) if is_there => {
             count_own(shared);
             return Ok(());
         }
