@@ -6,17 +6,23 @@
 use std::{io, path::PathBuf, sync::Arc};
 
 use super::{
-    index::State,
-    journal::{self, Mark, Owned, Replayed, Unusable},
-    keep::Keeper,
-    ledger::Entry,
-    load_root::{
+    keeper::Keeper,
+    recover::{
         TOO_MANY_NAMESPACES, can_be_named, keys_are_known, log_blocks, look_at_doubt, mark_other_lengths,
         remove, take,
     },
-    member::OPEN_PATIENCE,
 };
-use crate::{io::DiskFile, sync::lock};
+use crate::{
+    catalog::index::State,
+    io::DiskFile,
+    root::{
+        accounts::Accounts,
+        journal::{self, Mark, Owned, Replayed, Unusable},
+        ledger::Entry,
+        member::OPEN_PATIENCE,
+    },
+    sync::lock,
+};
 
 /// A member whose process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +204,7 @@ impl Keeper {
         // what cannot be removed stays counted; the next who opens the root removes it
         let stuck = a.files.iter().filter(|f| !remove(s, f)).count();
         if stuck == 0 {
-            lock(&s.core).journal_shrinks(a.bytes);
+            s.core.shrink(a.bytes);
         }
         Ok(())
     }

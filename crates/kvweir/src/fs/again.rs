@@ -4,16 +4,16 @@
 
 use std::io;
 
-use super::{
-    keep::Keeper,
-    ledger::{Entry, Found, LEDGER_BYTES, Page},
-    member::OPEN_PATIENCE,
-    open::identify,
-    whose::host_name,
-};
+use super::{keeper::Keeper, open::identify};
 use crate::{
     error::{Error, Result},
     io::round_up,
+    root::{
+        accounts::Accounts,
+        ledger::{Entry, Found, LEDGER_BYTES, Page},
+        member::OPEN_PATIENCE,
+        ownership::host_name,
+    },
     sync::lock,
 };
 
@@ -34,7 +34,7 @@ const LOOK_AGAIN: u32 = 10;
 /// What the keeper knows of what went.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
-    pub(crate) extents: crate::pack::Looks,
+    pub(crate) extents: crate::fs::packed::Looks,
     /// Visits before the ledger is settled again.
     pub(crate) rest: u32,
     /// The claim could not be made again.
@@ -155,7 +155,7 @@ impl Keeper {
                 }
             }
             // what lies at the root's own level was counted by nobody: all of it is common
-            let (mut common, _) = super::load_root::root_level(&s)?;
+            let (mut common, _) = crate::fs::recover::root_level(&s)?;
             if !namespace_too {
                 common = common.max(lock(&s.core).common);
             }
@@ -163,7 +163,7 @@ impl Keeper {
             self.enter_again(common)?;
             if let Some(j) = s.journal.get() {
                 let freed = j.lose();
-                lock(&s.core).journal_shrinks(freed);
+                s.core.shrink(freed);
             }
             self.looks.rest = REST;
         }

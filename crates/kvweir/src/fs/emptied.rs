@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{keep::Keeper, shared::Shared};
+use super::{keeper::Keeper, shared::Shared};
 use crate::{clock::Instant, sync::lock};
 
 /// First-level directories looked at in one visit.
@@ -73,7 +73,7 @@ impl Keeper {
 fn look_at(s: &Shared, ns: u16, high: u32) -> bool {
     let Some(dir) = s.namespace(ns) else { return false };
     let seen = s.dirs.look_at_emptied(&*s.disk, &dir, ns, high);
-    lock(&s.core).budget.change(seen.change.before, seen.change.now);
+    lock(&s.core).budget.apply(seen.change);
     if seen.told.is_empty() {
         return false;
     }

@@ -10,13 +10,13 @@ use std::{
 };
 
 use super::{
-    journal::STATE_DIR,
-    keep::{Keeper, TICK},
-    open::Phase,
+    keeper::{Keeper, TICK},
+    phase::Phase,
     shared::Shared,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
+    root::names::STATE_DIR,
     sync::{
         Bell,
         atomic::AtomicU8,

@@ -5,67 +5,50 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    around::{above, enter_unbounded, refuse_above, refuse_below},
-    bounce::Bounce,
     core::{Core, weight},
-    dirs::Dirs,
-    guard::Guard,
-    index::Index,
-    keep::Keeper,
+    keeper::Keeper,
     keeping::{End, Keeping},
-    layout::first_temp,
-    ledger::Look,
-    member::{Joined, Joiner, Member, Start, join},
-    progress::Meter,
+    packed::Pack,
     settings::{FsSettings, Layout, PACK_BELOW, allocation_unit, min_bound_in, min_pack_bound_in},
     shared::{Params, Shared},
-    told::Told,
-    whose::unusable,
 };
 use crate::{
     budget::Budget,
+    catalog::index::Index,
     clock::Clock,
     error::{Error, ErrorKind, IoClass, Result, classify},
     events::{EventLog, Locality, Medium},
+    fs::phase::Phase,
     io::{
         Disk,
         disk::{FileKind, OpenMode, read_full, write_full},
     },
+    jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
     metrics::EvictReason,
     namespace::Namespace,
-    pack::Pack,
+    root::{
+        around::{above, enter_unbounded, refuse_above, refuse_below},
+        dirs::Dirs,
+        ledger::Look,
+        member::{Joined, Joiner, Member, Start, join},
+        names::{CONFIG_FILE, first_temp},
+        ownership::unusable,
+    },
     sync::{
         Bell, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64},
         lock, wait_while,
     },
+    told::Told,
 };
 
 /// Trims of at most this many blocks are done before the tier opens.
 pub(crate) const TRIM_AT_ONCE: u64 = 2000;
-/// What names a namespace's identity, in the directory of its configuration.
-pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// A root that is open.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
     pub(crate) keeper: Option<Keeping>,
-}
-
-/// How far the keeper is.
-#[derive(Debug, Default)]
-pub(crate) enum Phase {
-    /// What is there is being read.
-    #[default]
-    Loading,
-    /// There is no journal to be believed: the tree is being walked.
-    Walking,
-    /// All is known; what is above the bound is being removed.
-    Trimming,
-    /// Stores are taken.
-    Open,
-    /// It cannot be opened; the error, until somebody took it.
-    Failed(Option<Error>),
 }
 
 /// What the builder brings in.
@@ -151,7 +134,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     core.root_bound = settings.max_bytes;
     core.trimming = joined.is_some();
     core.packs = pack.is_some();
-    let guard = Guard::new(&settings, honours_guards, began);
+    let guard = Guard::new(settings.io_timeout, settings.breaker, honours_guards, began);
     let params = Params {
         name,
         root,
@@ -514,7 +497,7 @@ fn count_own(shared: &Shared) {
 /// Passes bytes from this member's lease to the common ones; `reserved` of them were reserved.
 fn pass(shared: &Shared, member: &Member, bytes: i64, reserved: u64) -> Result<()> {
     let moved = |n: u64, by: i64| n.saturating_add_signed(by);
-    let done = member.change_within(super::member::OPEN_PATIENCE, |p| {
+    let done = member.change_within(crate::root::member::OPEN_PATIENCE, |p| {
         p.head.common = moved(p.head.common, bytes);
         if let Some(Some(e)) = p.member_mut(member.number) {
             e.lease = moved(e.lease, -bytes);

@@ -6,20 +6,17 @@ use std::{collections::HashMap, sync::Arc};
 
 use foldhash::fast::FixedState;
 
-use super::{
-    core::weight,
-    index::{Shelf, State},
-    layout::Location,
-    shared::Shared,
-};
+use super::{core::weight, shared::Shared};
 use crate::{
     block::{Fingerprint, Key},
+    catalog::index::State,
     clock::Instant,
     evict::RequestTag,
     io::{
         disk::FileKind,
         pool::{Work, Worker},
     },
+    root::names::{Location, Shelf},
     sync::lock,
 };
 

@@ -26,7 +26,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::FixedState;
 
-pub use self::outlook::{OrderedKey, Outlook};
 use self::{
     outlook::Cut,
     recent::Recent,
@@ -37,6 +36,7 @@ use crate::{
     error::{Error, Result},
     tier::RequestId,
 };
+pub use outlook::{OrderedKey, Outlook};
 
 /// How long a request that has the primary to itself waits for stores under way before its plan is cut.
 const BRIEF: Duration = Duration::from_millis(100);
