@@ -24,23 +24,21 @@
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
 mod abroad;
-mod adopt;
-mod again;
 #[cfg(feature = "testing")]
 mod bench;
 pub(crate) mod core;
 mod deferred;
-mod emptied;
 pub(crate) mod files;
 mod gives_way;
+mod identify;
 mod keeper;
-mod keeping;
 pub(crate) mod load;
 mod lost;
 pub(crate) mod open;
 pub(crate) mod packed;
 pub(crate) mod phase;
 mod probe;
+pub(crate) mod probes;
 pub(crate) mod recover;
 mod runner;
 pub(crate) mod settings;
@@ -60,7 +58,7 @@ pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound};
 
 use self::{
     files::pieces::PIECE,
-    keeping::Keeping,
+    keeper::Keeping,
     load::LoadRun,
     open::{Opened, Parts},
     probe::Probe,

@@ -12,7 +12,6 @@ use super::{
     core::{Core, Victim},
     packed::Pack,
     phase::Phase,
-    probe::Probes,
     settings::min_bound_in,
 };
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
     clock::{Clock, Instant},
     error::ErrorKind,
     events::Locality,
-    fs::files::cost::write_cost,
+    fs::{files::cost::write_cost, probes::Probes},
     io::Disk,
     jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
     metrics::{EvictReason, RefuseReason},

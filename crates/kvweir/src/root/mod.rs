@@ -2,6 +2,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod around;
+pub(crate) mod dead;
 pub(crate) mod dirs;
 pub(crate) mod journal;
 pub(crate) mod leaves;

@@ -4,9 +4,9 @@
 
 use std::io;
 
-use super::{keeper::Keeper, open::identify};
 use crate::{
     error::{Error, Result},
+    fs::{identify::identify, keeper::state::Keeper, recover::level::root_level},
     io::round_up,
     root::{
         accounts::Accounts,
@@ -30,30 +30,6 @@ const QUIET: u32 = 20;
 const LOOK_EACH: u32 = 5;
 /// Visits between two looks for lost blocks meanwhile.
 const LOOK_AGAIN: u32 = 10;
-
-/// What the keeper knows of what went.
-#[derive(Debug, Default)]
-pub(crate) struct Looks {
-    pub(crate) extents: crate::fs::packed::Looks,
-    /// Visits before the ledger is settled again.
-    pub(crate) rest: u32,
-    /// The claim could not be made again.
-    told: bool,
-    /// Visits until a namespace's directory that is not there is made again, and how many there were before the last
-    /// time: on a full device it may stay away.
-    wait: u32,
-    waited: u32,
-    /// Our namespace's directory was gone, and has not been looked at since.
-    namespace_too: bool,
-    /// Another process has what was made there since.
-    ousted: bool,
-    visits: u32,
-    /// Visits in a row in which something was gone.
-    gone_for: u32,
-    /// When root and namespace's directory last changed, and for how many visits they have not.
-    changed: [i128; 2],
-    quiet: u32,
-}
 
 impl Keeper {
     /// Looks for what somebody else removed, and makes the root again. Returns whether there is a ledger to settle.
@@ -116,7 +92,7 @@ impl Keeper {
 
     /// Whether there is none; one without a byte is what somebody made who looked for it.
     fn ledger_is_gone(&self) -> bool {
-        match self.shared.disk.stat(&self.member.ledger.path()) {
+        match self.shared.disk.stat(&self.opening.member.ledger.path()) {
             Ok(st) => st.len == 0,
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         }
@@ -148,14 +124,14 @@ impl Keeper {
         let root = &s.params.root;
         let fault = |e: io::Error| Error::io("make the root again", root.display(), e);
         if self.ledger_is_gone() {
-            for dir in [root.clone(), self.member.ledger.dir()] {
+            for dir in [root.clone(), self.opening.member.ledger.dir()] {
                 match s.disk.create_dir(&dir) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fault(e)),
                     _ => {}
                 }
             }
             // what lies at the root's own level was counted by nobody: all of it is common
-            let (mut common, _) = crate::fs::recover::root_level(&s)?;
+            let (mut common, _) = root_level(&s)?;
             if !namespace_too {
                 common = common.max(lock(&s.core).common);
             }
@@ -168,7 +144,7 @@ impl Keeper {
             self.looks.rest = REST;
         }
         if namespace_too {
-            identify(&s, &self.member)?;
+            identify(&s, &self.opening.member)?;
         }
         Ok(())
     }
@@ -178,7 +154,7 @@ impl Keeper {
         let s = std::sync::Arc::clone(&self.shared);
         let root = &s.params.root;
         let fault = |e: io::Error| Error::io("make the ledger again", root.display(), e);
-        let number = self.member.number;
+        let number = self.opening.member.number;
         let busy = || {
             Error::new(
                 crate::ErrorKind::Busy,
@@ -199,19 +175,19 @@ impl Keeper {
                 core.root_bound.unwrap_or(0),
             )
         };
-        let boot = self.member.boot;
+        let boot = self.opening.member.boot;
         let entry = Entry {
             pid: std::process::id(),
             seed: s.ns.seed(),
-            incarnation: self.member.incarnation,
+            incarnation: self.opening.member.incarnation,
             host: host_name(),
             mark: crate::io::process::mark(),
             held,
             ..Entry::default()
         };
         // the lock is still ours where its file has a name
-        let is_named = self.member.lock.stat().is_ok_and(|st| st.links > 0);
-        let ledger = &self.member.ledger;
+        let is_named = self.opening.member.lock.stat().is_ok_and(|st| st.links > 0);
+        let ledger = &self.opening.member.ledger;
         let (mut new_lock, mut failed) = (None, None);
         let done = ledger.with(OPEN_PATIENCE, |found| {
             let mut page = match found {
@@ -257,7 +233,7 @@ impl Keeper {
             return Err(busy());
         }
         if let Some(file) = new_lock {
-            self.member.lock = file;
+            self.opening.member.lock = file;
         }
         Ok(())
     }

@@ -9,18 +9,20 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    keeper::{Keeper, TICK},
-    phase::Phase,
-    shared::Shared,
-};
 use crate::{
     error::{Error, ErrorKind, Result},
+    fs::{
+        keeper::{
+            end::End,
+            state::{Keeper, TICK},
+        },
+        phase::Phase,
+        recover::opening::Opening,
+        shared::Shared,
+    },
     root::names::STATE_DIR,
     sync::{
-        Bell,
-        atomic::AtomicU8,
-        lock,
+        Bell, lock,
         thread::{Builder, JoinHandle},
     },
 };
@@ -29,26 +31,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether the keeper has ended.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// How the keeper is to end.
-#[derive(Debug, Default)]
-pub(crate) struct End(AtomicU8);
-
-impl End {
-    const RUN: u8 = 0;
-    const LEAVE: u8 = 1;
-    const KEEP: u8 = 2;
-
-    /// Whether nobody asked for the end yet.
-    pub(crate) fn is_far(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Self::RUN
-    }
-
-    /// Whether the root is to stay claimed: some I/O still runs.
-    pub(crate) fn keeps(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Self::KEEP
-    }
-}
 
 /// The keeper, as its tier has it.
 pub(crate) struct Keeping {
@@ -59,7 +41,8 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// Starts the keeper.
-    pub(crate) fn start(keeper: Keeper) -> Result<Self> {
+    pub(crate) fn start(opening: Opening) -> Result<Self> {
+        let keeper = Keeper::new(opening);
         let (shared, end) = (Arc::clone(&keeper.shared), Arc::clone(&keeper.end));
         let thread = Builder::new()
             .name("kvweir-keeper".into())
@@ -76,8 +59,7 @@ impl Keeping {
     /// our own writer (I1).
     pub(crate) fn end(&mut self, ended: bool) {
         let Some(thread) = self.thread.take() else { return };
-        let how = if ended { End::LEAVE } else { End::KEEP };
-        self.end.0.store(how, Ordering::Release);
+        self.end.ask(ended);
         self.shared.keeper.ring();
         let pause = Bell::default();
         // by the waits themselves: the clock may stand still
@@ -112,7 +94,7 @@ fn run(mut keeper: Keeper) {
     let lived = catch_unwind(AssertUnwindSafe(|| keeper.live()));
     let root = keeper.shared.params.root.display();
     let why = match lived {
-        Ok(true) if keeper.end.keeps() => return std::mem::forget(keeper.member),
+        Ok(true) if keeper.end.keeps() => return std::mem::forget(keeper.opening.member),
         Ok(true) => return keeper.finish(),
         Ok(false) => format!(
             "{root}: its ledger does not know this tier any more, since the root or its {STATE_DIR} was removed; the \
@@ -153,6 +135,6 @@ fn close(keeper: Keeper, why: String) {
         idle = if s.guard.is_quiet() { idle + 1 } else { 0 };
     }
     if keeper.end.keeps() {
-        std::mem::forget(keeper.member);
+        std::mem::forget(keeper.opening.member);
     }
 }

@@ -3,79 +3,29 @@
 //! are written into our journal, the lease passes in the ledger, and its files go. The last is tried again until it has
 //! been done: until then its own journal stands, its lock is ours, and shares are not settled.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, sync::Arc};
 
-use super::{
-    keeper::Keeper,
-    recover::{
-        TOO_MANY_NAMESPACES, can_be_named, keys_are_known, log_blocks, look_at_doubt, mark_other_lengths,
-        remove, take,
-    },
-};
 use crate::{
     catalog::index::State,
-    io::DiskFile,
+    fs::{
+        keeper::state::{Adoption, Keeper},
+        recover::{
+            check::{TOO_MANY_NAMESPACES, can_be_named, keys_are_known, mark_other_lengths},
+            doubt::look_at_doubt,
+            note::{log_blocks, remove},
+            take::take,
+        },
+    },
     root::{
         accounts::Accounts,
-        journal::{self, Mark, Owned, Replayed, Unusable},
-        ledger::Entry,
+        dead::Dead,
+        journal::{self, Replayed, Unusable},
         member::OPEN_PATIENCE,
     },
     sync::lock,
 };
 
-/// A member whose process has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dead {
-    pub(crate) number: u32,
-    pub(crate) incarnation: u32,
-    /// Of our namespace.
-    pub(crate) ours: bool,
-    pub(crate) lease: u64,
-}
-
-impl Dead {
-    pub(crate) fn of(number: u32, e: &Entry, seed: u64) -> Self {
-        Self {
-            number,
-            incarnation: e.incarnation,
-            ours: e.seed == seed,
-            lease: e.lease,
-        }
-    }
-}
-
-/// What is ours in memory and not yet on disk.
-#[derive(Debug)]
-pub(crate) struct Adoption {
-    dead: Dead,
-    /// Bytes of its files.
-    bytes: u64,
-    files: Vec<PathBuf>,
-    blocks: Vec<Owned>,
-    /// Whether it was told that it does not go on.
-    told: bool,
-    /// Its lock: nobody takes its number meanwhile.
-    _lock: Box<dyn DiskFile>,
-}
-
 impl Keeper {
-    /// The dead members of the root, and what the ledger knows of their journals.
-    pub(super) fn dead_members(&self) -> io::Result<Vec<(Dead, Option<Mark>)>> {
-        let seed = self.shared.ns.seed();
-        let (ledger, me) = (&self.member.ledger, self.member.number);
-        let done = self.member.change_within(OPEN_PATIENCE, |p| {
-            let mut dead = Vec::new();
-            for (n, e) in p.used().filter(|&(n, _)| n != me) {
-                if !ledger.is_live(n, Some(e))? {
-                    dead.push((Dead::of(n, e, seed), p.mark(n)));
-                }
-            }
-            Ok(dead)
-        })?;
-        done.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
-    }
-
     /// Takes over what a dead member left.
     pub(super) fn take_over(&mut self, d: Dead) {
         if self.adopting.is_some() {
@@ -96,8 +46,8 @@ impl Keeper {
 
     fn adopt(&mut self, d: Dead) -> Result<(), Unusable> {
         let s = Arc::clone(&self.shared);
-        let ledger = self.member.ledger.clone();
-        let taken = self.member.change(|p| -> io::Result<_> {
+        let ledger = self.opening.member.ledger.clone();
+        let taken = self.opening.member.change(|p| -> io::Result<_> {
             let Some(e) = p.member(d.number).filter(|e| e.incarnation == d.incarnation) else {
                 return Ok(None);
             };
@@ -108,7 +58,7 @@ impl Keeper {
             return Ok(());
         };
         let (root, fs_block) = (&s.params.root, s.params.fs_block);
-        let read = match self.read.remove(&(d.number, d.incarnation)) {
+        let read = match self.opening.read.remove(&(d.number, d.incarnation)) {
             Some(r) => Ok(r),
             None => journal::replay(&*s.disk, root, d.number, fs_block, mark.as_ref()),
         };
@@ -189,8 +139,8 @@ impl Keeper {
             log_blocks(s, j, &a.blocks)?;
             j.dirs(&s.core, &s.dirs.empty_ones())?;
         }
-        let (me, d) = (self.member.number, a.dead);
-        let passed = self.member.change_within(OPEN_PATIENCE, |p| {
+        let (me, d) = (self.opening.member.number, a.dead);
+        let passed = self.opening.member.change_within(OPEN_PATIENCE, |p| {
             if let Some(Some(e)) = p.member_mut(me) {
                 e.lease += d.lease;
             }

@@ -2,47 +2,19 @@
 //! member had files there, or somebody else. The keeper looks at them again, so that whoever empties a directory last,
 //! nobody goes on counting it (I1).
 
-use std::time::Duration;
-
-use super::{keeper::Keeper, shared::Shared};
-use crate::{clock::Instant, sync::lock};
+use crate::{
+    fs::{
+        keeper::{
+            looks::{LONGEST, SHORTEST},
+            state::Keeper,
+        },
+        shared::Shared,
+    },
+    sync::lock,
+};
 
 /// First-level directories looked at in one visit.
 const AT_ONCE: usize = 64;
-/// Shortest and longest pause between two rounds over all of them; it doubles while nothing goes.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(60);
-
-/// How far the keeper is with them.
-#[derive(Debug)]
-pub(crate) struct Round {
-    /// The last one looked at in this round.
-    at: Option<(u16, u32)>,
-    /// When the next round begins.
-    next: Option<Instant>,
-    pause: Duration,
-    /// Whether any went in this round.
-    some_went: bool,
-}
-
-impl Default for Round {
-    fn default() -> Self {
-        Self {
-            at: None,
-            next: None,
-            pause: SHORTEST,
-            some_went: false,
-        }
-    }
-}
-
-impl Round {
-    /// Somebody else removed something: it is worth a look.
-    pub(super) fn soon(&mut self) {
-        self.next = None;
-        self.pause = SHORTEST;
-    }
-}
 
 impl Keeper {
     /// Looks at some directories again.
