@@ -8,7 +8,7 @@ use std::{
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{survey::Expected, verify::Fault};
+use super::{finding::Fault, survey::Expected};
 use crate::{
     error::{IoClass, classify},
     io::{Disk, DiskFile, PAGE, PageBuffer, disk::OpenMode, round_up},

@@ -9,8 +9,9 @@ use foldhash::fast::FixedState;
 use super::{
     check::CHUNK,
     extents::{ExtentFiles, Look, Slot, in_parallel, look, slot, table},
+    finding::Fault,
+    reader::Reader,
     survey::Expected,
-    verify::{Fault, Reader},
 };
 use crate::{
     block::Fingerprint,

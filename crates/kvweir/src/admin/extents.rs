@@ -2,14 +2,11 @@
 //! namespace.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
 };
 
-use foldhash::fast::FixedState;
-
-use super::{Admin, survey::Facts};
 use crate::{
     block::Fingerprint,
     fs::packed::format::{HEADER_BYTES, Header, RECORD_BYTES, Record, claims_version},
@@ -262,32 +259,4 @@ pub(super) fn map_parallel<T: Sync, R: Send>(
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     out.sort_unstable_by_key(|o| o.0);
     out.into_iter().map(|o| o.1).collect()
-}
-
-impl Admin {
-    /// Reads the tables of a namespace's extents. What cannot be read goes to `unreadable`.
-    pub(super) fn packed(&self, facts: &Facts, unreadable: &mut Vec<String>) -> Packed {
-        let all = map_parallel(self.threads, &facts.extent_files, |files| {
-            known(&*self.disk, files).map_err(|e| format!("{}: {e}", self.short(files.path())))
-        });
-        let mut out = Packed::default();
-        let mut keys: HashSet<Fingerprint, FixedState> = HashSet::default();
-        for k in all {
-            match k {
-                Ok(Some(k)) => {
-                    out.slots += u64::from(k.header.slots);
-                    out.records += k.records;
-                    out.times.extend(k.times);
-                    keys.extend(k.keys);
-                }
-                Ok(None) => out.unusable += 1,
-                Err(why) => {
-                    out.unusable += 1;
-                    unreadable.push(why);
-                }
-            }
-        }
-        out.blocks = keys.len() as u64;
-        out
-    }
 }

@@ -39,6 +39,7 @@ mod doctor;
 #[cfg(test)]
 mod extent_faults;
 mod extents;
+mod finding;
 mod gc;
 mod holder;
 mod identity;
@@ -46,11 +47,15 @@ mod import;
 mod inspect;
 mod journals;
 mod keys;
+mod notes;
+mod reader;
 mod shm;
 mod spent;
 mod survey;
+mod tables;
 mod temps;
 mod trim;
+mod verification;
 mod verify;
 
 use std::{
@@ -60,7 +65,23 @@ use std::{
 
 use serde::Serialize;
 
-use self::spent::Notes;
+use self::notes::Notes;
+pub use self::{
+    claim::Claim,
+    convert::{ConvertOptions, Converted, ConvertedNamespace},
+    doctor::{Check, Diagnosis, Level},
+    finding::{Fault, Finding, Weight},
+    gc::{Collected, GcOptions, GoneNamespace},
+    holder::Holder,
+    import::{ImportOptions, Imported, ImportedNamespace},
+    inspect::{Inspection, Layouts, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
+    journals::JournalCheck,
+    keys::Keys,
+    shm::{RegionInfo, RegionState},
+    trim::Trimmed,
+    verification::{Repaired, Verification},
+    verify::VerifyOptions,
+};
 use crate::{
     clock::{Clock, SystemClock},
     error::{Error, Result},
@@ -71,20 +92,6 @@ use crate::{
         walk::{Sweep, Walk},
     },
     sync::{Mutex, lock},
-};
-pub use {
-    claim::Claim,
-    convert::{ConvertOptions, Converted, ConvertedNamespace},
-    doctor::{Check, Diagnosis, Level},
-    gc::{Collected, GcOptions, GoneNamespace},
-    holder::Holder,
-    import::{ImportOptions, Imported, ImportedNamespace},
-    inspect::{Inspection, Layouts, LedgerInfo, LedgerState, MemberInfo, NamespaceInfo, Writer},
-    journals::JournalCheck,
-    keys::Keys,
-    shm::{RegionInfo, RegionState},
-    trim::Trimmed,
-    verify::{Fault, Finding, Repaired, Verification, VerifyOptions, Weight},
 };
 
 /// A root to look after.

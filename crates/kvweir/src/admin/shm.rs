@@ -14,7 +14,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{age_s, spent::is_spent};
+use super::{age_s, notes::is_spent};
 
 /// The PID namespace that sees every process of the machine, as the kernel numbers it.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    Target, Work,
     place::{At, Place, runs},
+    work::{Target, Work},
 };
 use crate::{
     admin::{check::whole_block, extents::map_parallel},

@@ -11,8 +11,8 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
-    Target, Work,
     place::{Open, Place, memory, runs},
+    work::{Target, Work},
 };
 use crate::{
     admin::{

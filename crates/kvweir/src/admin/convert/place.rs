@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Target, Work};
+use super::work::{Target, Work};
 use crate::{
     admin::extents::{Look, Slot, look, other_part, table},
     block::Key,
@@ -20,42 +20,6 @@ use crate::{
         disk::{OpenMode, read_all_at, write_all_at},
     },
 };
-
-/// The bytes below the root, as `du` counts them.
-#[derive(Debug)]
-pub(super) struct Room {
-    bound: u64,
-    used: u64,
-    peak: u64,
-}
-
-impl Room {
-    pub(super) fn new(bound: u64, used: u64) -> Self {
-        Self {
-            bound,
-            used,
-            peak: used,
-        }
-    }
-
-    pub(super) fn left(&self) -> u64 {
-        self.bound.saturating_sub(self.used)
-    }
-
-    pub(super) fn used(&self) -> u64 {
-        self.used
-    }
-
-    pub(super) fn peak(&self) -> u64 {
-        self.peak
-    }
-
-    /// What took `before` bytes takes `now`.
-    pub(super) fn change(&mut self, before: u64, now: u64) {
-        self.used = (self.used + now).saturating_sub(before);
-        self.peak = self.peak.max(self.used);
-    }
-}
 
 /// An extent, open to be changed.
 pub(super) struct Open {

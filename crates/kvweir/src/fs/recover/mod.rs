@@ -17,3 +17,4 @@ pub(crate) mod load;
 pub(crate) mod note;
 pub(crate) mod opening;
 pub(crate) mod take;
+mod taken;

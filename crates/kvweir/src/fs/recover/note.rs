@@ -2,13 +2,11 @@
 
 use std::{io, path::Path};
 
+use super::{opening::Opening, taken::LookedAt};
 use crate::{
     block::Key,
     error::{Error, Result},
-    fs::{
-        recover::{opening::Opening, take::LookedAt},
-        shared::Shared,
-    },
+    fs::shared::Shared,
     root::{
         journal::{self, Facts, Journal, Owned, units},
         names::Shelf,

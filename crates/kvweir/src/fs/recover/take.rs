@@ -3,37 +3,21 @@
 use std::collections::HashSet;
 
 use crate::{
-    block::Fingerprint,
     catalog::index::{BATCH, COST_UNIT, State},
     evict::RequestTag,
     fs::{
         core::{Core, weight},
-        recover::{doubt::Looked, note::as_owned},
+        recover::{doubt::Looked, note::as_owned, taken::Taken},
         shared::Shared,
     },
     root::{
         journal::{Owned, Replayed},
         leaves::Leaves,
-        names::{Fan, Leaf, Shelf, high_dir},
+        names::{Leaf, Shelf, high_dir},
         walk::Found,
     },
     sync::{lock, thread},
 };
-
-/// What was taken over.
-#[derive(Default)]
-pub(crate) struct Taken {
-    /// Blocks new to the index.
-    pub(crate) blocks: Vec<Owned>,
-    /// Blocks of leaves in doubt, and those that turned out not to be there.
-    pub(crate) looked_at: LookedAt,
-}
-
-#[derive(Default)]
-pub(crate) struct LookedAt {
-    pub(crate) there: Vec<Owned>,
-    pub(crate) gone: Vec<(Fingerprint, u16, Leaf, Fan)>,
-}
 
 /// Puts what a dead member owned into index, policy, directories and account. Numbers of namespaces become ours.
 ///

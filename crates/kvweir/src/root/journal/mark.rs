@@ -3,11 +3,9 @@
 //! what it does not tell of would be counted by nobody (I1).
 
 use super::{
-    read::{Seen, Unusable},
     record::Reader,
-    replay::Replayed,
+    unusable::{Seen, Unusable},
 };
-use crate::catalog::index::COST_UNIT;
 
 /// Bytes of a mark without its checksum.
 pub(crate) const MARK_BYTES: usize = 40;
@@ -63,26 +61,6 @@ impl Mark {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// Whether what the journals tell of can be what the member held: they may miss some directories, not more.
-    pub(super) fn covers(&self, r: &Replayed) -> Result<(), Unusable> {
-        // leaves in doubt are looked at, and nothing is known of them before
-        if self.held == 0 || !r.doubt.is_empty() {
-            return Ok(());
-        }
-        let blocks = r.blocks.iter().map(|o| u64::from(o.cost)).sum::<u64>();
-        let leaves = r.leaves.iter().map(|(_, cost)| u64::from(cost)).sum::<u64>();
-        let above = r.highs.values().chain(r.tops.values());
-        let dirs = leaves + above.map(|&c| u64::from(c)).sum::<u64>();
-        let told = r.bytes + (blocks + dirs).saturating_mul(COST_UNIT);
-        if told + (1 << 20) + self.held / 16 < self.held {
-            return Err(Unusable::Damaged(format!(
-                "it tells of {told} bytes, and its member held {}, as the ledger knows",
-                self.held
-            )));
-        }
-        Ok(())
     }
 }
 

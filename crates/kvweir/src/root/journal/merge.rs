@@ -3,10 +3,11 @@
 use std::{collections::HashSet, io, path::Path};
 
 use super::{
-    read::{Unusable, load},
+    read::load,
     record::{FRAME_BYTES, Facts},
     snapshot::Snapshot,
     state::State,
+    unusable::Unusable,
     write::{Rotation, SNAPSHOT_BASE},
 };
 use crate::{

@@ -21,27 +21,30 @@ mod blocks;
 mod follow;
 mod mark;
 mod merge;
+mod older;
 mod out;
 mod read;
 pub(crate) mod record;
 mod replay;
 mod snapshot;
 mod state;
+mod unusable;
+mod window;
 pub(crate) mod write;
 
 use std::path::{Path, PathBuf};
 
 use crate::root::names::STATE_DIR;
 
+pub(crate) use self::{older::Resume, out::CREDIT_BLOCKS, write::Journal};
+pub(crate) use self::{read::files_of, unusable::Unusable};
 pub(crate) use blocks::Owned;
 pub(crate) use follow::{Follower, Step};
 pub(crate) use mark::{MARK_BYTES, Mark};
 pub(crate) use merge::merge;
-pub(crate) use read::{Unusable, files_of};
 pub(crate) use record::{DirCosts, Facts, units};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use snapshot::Snapshot;
-pub(crate) use write::{CREDIT_BLOCKS, Journal, Resume};
 
 /// `journal-<member>-<generation>` or `snapshot-...`.
 pub(crate) fn file_name(snapshot: bool, member: u32, generation: u32) -> String {

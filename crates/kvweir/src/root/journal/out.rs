@@ -3,7 +3,6 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    path::PathBuf,
 };
 
 use foldhash::fast::FixedState;
@@ -11,13 +10,14 @@ use foldhash::fast::FixedState;
 use super::{
     mark::Mark,
     record::{DirCosts, FRAME_BYTES, Header, Record},
-    write::CREDIT_BLOCKS,
 };
 use crate::{
     block::Fingerprint,
-    io::{DiskFile, Stat, disk::write_all_at, round_up, tree::most_allocated},
-    root::names::Fan,
-    root::names::Shelf,
+    io::{DiskFile, disk::write_all_at, round_up, tree::most_allocated},
+    root::{
+        journal::older::Older,
+        names::{Fan, Shelf},
+    },
 };
 
 /// Most bytes in one record that covers what could not be cut off.
@@ -49,26 +49,6 @@ pub(super) struct Out {
     /// Names of namespaces by number.
     pub(super) names: Vec<String>,
     pub(super) buf: Vec<u8>,
-}
-
-/// A file that counts beside the one that is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Older {
-    pub(crate) path: PathBuf,
-    pub(crate) len: u64,
-    /// Bytes counted for it.
-    pub(crate) bytes: u64,
-}
-
-impl Older {
-    /// A file that takes what `stat` says.
-    pub(crate) fn by(path: PathBuf, stat: &Stat, fs_block: u64) -> Self {
-        Self {
-            path,
-            len: stat.len,
-            bytes: stat.counted(fs_block),
-        }
-    }
 }
 
 impl Out {
@@ -217,6 +197,9 @@ impl Out {
         record.encode(self.header.nonce, at, &mut self.buf);
     }
 }
+
+/// File system blocks reserved for a journal to grow by.
+pub(crate) const CREDIT_BLOCKS: u64 = 4;
 
 #[cfg(test)]
 mod tests {

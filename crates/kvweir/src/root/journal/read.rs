@@ -1,50 +1,23 @@
 //! Reading the files of a member: which of them count, and why they may not be used.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use super::{
-    out::Older,
+    older::Older,
     parse_name, path,
     record::{HEADER_BYTES, Header},
     state::State,
 };
 use crate::{
-    io::{
-        Disk, DiskFile,
-        disk::{FileKind, OpenMode, read_all_at},
+    io::{Disk, disk::FileKind},
+    root::{
+        journal::{
+            unusable::{Seen, Unusable},
+            window::Window,
+        },
+        names::STATE_DIR,
     },
-    root::names::STATE_DIR,
 };
-
-/// Why a journal cannot be used: the tree is to be walked.
-#[derive(Debug)]
-pub(crate) enum Unusable {
-    /// There is none.
-    Missing,
-    /// Its bytes are not what was written.
-    Damaged(String),
-    /// The device failed.
-    Io(io::Error),
-}
-
-impl From<io::Error> for Unusable {
-    fn from(e: io::Error) -> Self {
-        Self::Io(e)
-    }
-}
-
-impl std::fmt::Display for Unusable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Missing => f.write_str("there is no journal"),
-            Self::Damaged(what) => write!(f, "the journal is damaged: {what}"),
-            Self::Io(e) => write!(f, "the journal cannot be read: {e}"),
-        }
-    }
-}
 
 /// Files of a member in a state directory, by generation.
 pub(crate) fn files_of(disk: &dyn Disk, root: &Path, member: u32) -> io::Result<Vec<(bool, u32)>> {
@@ -59,16 +32,6 @@ pub(crate) fn files_of(disk: &dyn Disk, root: &Path, member: u32) -> io::Result<
     })?;
     found.sort_unstable_by_key(|&(snapshot, generation)| (generation, !snapshot));
     Ok(found)
-}
-
-/// A journal that was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) generation: u32,
-    pub(super) nonce: u64,
-    pub(super) line: u64,
-    /// Bytes up to the last whole frame.
-    pub(super) len: u64,
 }
 
 /// The files of a member that count, read.
@@ -167,63 +130,4 @@ pub(super) fn load(
         last,
         seen,
     })
-}
-
-/// Bytes of a file read at once.
-const WINDOW: usize = 1 << 20;
-
-/// A file read from its begin to its end, through memory that is used again and again.
-pub(super) struct Window {
-    file: Box<dyn DiskFile>,
-    bytes: Vec<u8>,
-    /// What of `bytes` is used up, and where it ends.
-    used: usize,
-    end: usize,
-    /// Bytes of the file read so far.
-    pub(super) read: u64,
-}
-
-impl Window {
-    pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
-        let mut window = Self {
-            file: disk.open(path, OpenMode::Read, false)?,
-            bytes: vec![0; WINDOW],
-            used: 0,
-            end: 0,
-            read: 0,
-        };
-        window.more()?;
-        Ok(window)
-    }
-
-    /// What was read and not used up.
-    pub(super) fn rest(&self) -> &[u8] {
-        self.bytes.get(self.used..self.end).unwrap_or_default()
-    }
-
-    pub(super) fn advance(&mut self, bytes: usize) {
-        self.used += bytes;
-    }
-
-    /// Reads on; `false` at the end of the file.
-    pub(super) fn more(&mut self) -> io::Result<bool> {
-        self.bytes.copy_within(self.used..self.end, 0);
-        self.end -= self.used;
-        self.used = 0;
-        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
-        let n = read_all_at(&*self.file, room, self.read)?;
-        self.end += n;
-        self.read += n as u64;
-        Ok(n > 0)
-    }
-
-    /// The file as one that counts.
-    fn counts(&self, path: PathBuf, fs_block: u64) -> io::Result<Older> {
-        Ok(Older::by(path, &self.file.stat()?, fs_block))
-    }
-
-    /// Bytes of the whole file.
-    pub(super) fn len(&self) -> io::Result<u64> {
-        Ok(self.file.stat()?.len)
-    }
 }

@@ -7,15 +7,9 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::{
-    blocks::Owned,
-    mark::Mark,
-    path,
-    read::{Unusable, load},
-    state::State,
-    write::Resume,
-};
+use super::{blocks::Owned, mark::Mark, older::Resume, path, read::load, state::State, unusable::Unusable};
 use crate::{
+    catalog::index::COST_UNIT,
     io::Disk,
     root::leaves::{LeafAt, Leaves},
 };
@@ -113,5 +107,27 @@ impl State {
         out.leaves = self.leaves;
         out.highs = self.highs;
         out.tops = self.tops;
+    }
+}
+
+impl Mark {
+    /// Whether what the journals tell of can be what the member held: they may miss some directories, not more.
+    pub(super) fn covers(&self, r: &Replayed) -> Result<(), Unusable> {
+        // leaves in doubt are looked at, and nothing is known of them before
+        if self.held == 0 || !r.doubt.is_empty() {
+            return Ok(());
+        }
+        let blocks = r.blocks.iter().map(|o| u64::from(o.cost)).sum::<u64>();
+        let leaves = r.leaves.iter().map(|(_, cost)| u64::from(cost)).sum::<u64>();
+        let above = r.highs.values().chain(r.tops.values());
+        let dirs = leaves + above.map(|&c| u64::from(c)).sum::<u64>();
+        let told = r.bytes + (blocks + dirs).saturating_mul(COST_UNIT);
+        if told + (1 << 20) + self.held / 16 < self.held {
+            return Err(Unusable::Damaged(format!(
+                "it tells of {told} bytes, and its member held {}, as the ledger knows",
+                self.held
+            )));
+        }
+        Ok(())
     }
 }

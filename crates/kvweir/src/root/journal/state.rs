@@ -6,8 +6,9 @@ use foldhash::fast::FixedState;
 
 use super::{
     blocks::{Blocks, Owned},
-    read::{Unusable, Window},
     record::{At, Frame, HEADER_BYTES, Header, Record, decode},
+    unusable::Unusable,
+    window::Window,
 };
 use crate::{
     block::{Fingerprint, Key},

@@ -9,7 +9,8 @@ use std::{
 
 use super::{
     mark::Mark,
-    out::{Older, Out},
+    older::Older,
+    out::Out,
     path,
     record::{At, DirCosts, Facts, HEADER_BYTES, Header, Record},
 };
@@ -23,6 +24,7 @@ use crate::{
     },
     root::{
         accounts::Accounts,
+        journal::older::Resume,
         names::{Fan, Shelf},
     },
     sync::{
@@ -38,9 +40,6 @@ const TOUCHES: usize = 4096;
 const MAX_OWED: usize = 64;
 /// Bytes of a snapshot beside its blocks and directories: header, names, end.
 pub(crate) const SNAPSHOT_BASE: u64 = 4096;
-/// File system blocks reserved for a journal to grow by.
-pub(crate) const CREDIT_BLOCKS: u64 = 4;
-
 /// A journal that is being written.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -56,18 +55,6 @@ pub(crate) struct Journal {
     spare: AtomicU64,
     /// Its files cannot be believed any more: nothing is written, and the next owner walks.
     lost: AtomicBool,
-}
-
-/// Where a journal that is there goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Resume {
-    pub(crate) header: Header,
-    /// Bytes up to the last whole frame.
-    pub(crate) len: u64,
-    /// Bytes counted for it.
-    pub(crate) bytes: u64,
-    /// The other files that were read.
-    pub(crate) older: Vec<Older>,
 }
 
 impl Journal {
