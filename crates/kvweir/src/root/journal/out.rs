@@ -207,6 +207,7 @@ mod tests {
 
     use super::super::record::{At, Frame, HEADER_BYTES, decode};
     use super::*;
+    use crate::io::Stat;
     use crate::{
         block::Fingerprint,
         io::{
