@@ -28,6 +28,7 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, s: &TierStats) -> PyResult<Bound<
         ("recovered_blocks", s.recovered_blocks),
         ("swept_files", s.swept_files),
         ("foreign_files", s.foreign_files),
+        ("unopened_extents", s.unopened_extents),
         ("oldest_age_seconds", s.oldest_age_seconds),
         ("queued_blocks", s.queued_blocks),
         ("stores_held", s.stores_held),

@@ -366,3 +366,32 @@ fn unknown_flags_are_told_by_the_parser() {
         ran.stderr
     );
 }
+
+/// It was a failed run, 1, with a random name in a directory that nobody had asked for.
+#[test]
+fn a_tmpdir_that_cannot_be_used_is_a_bad_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for bad in [dir.path().join("missing"), file] {
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_kvweir"))
+            .args(words("replay --requests 2 --json"))
+            .env("TMPDIR", &bad)
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        let named = format!(
+            "error: no temporary directory can be made in {}, which TMPDIR names: ",
+            bad.display()
+        );
+        assert!(said.starts_with(&named), "{said}");
+        assert!(
+            said.contains("help: set TMPDIR to a directory") && said.contains("--root"),
+            "{said}"
+        );
+        let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(json["error"]["exit_code"], 2);
+    }
+}

@@ -127,6 +127,42 @@ fn a_limit_of_file_sizes_is_a_full_device_and_not_the_end() {
     }
 }
 
+/// Extents that could not be opened at start were compared as if there were none: "no event told of it, and a slot
+/// holds it", and exit code 1.
+#[test]
+fn extents_that_cannot_be_opened_are_not_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    good(
+        dir.path(),
+        &format!("--root kv --layout pack --max-bytes 64MiB {STORE_ALL}"),
+    );
+    let mut notes = Vec::new();
+    for limit in 8..=12 {
+        let command = format!(
+            "ulimit -n {limit}; exec '{}' {SMALL} --root kv --layout pack --max-bytes 64MiB --requests 1",
+            env!("CARGO_BIN_EXE_kvweir")
+        );
+        let out = Command::new("sh")
+            .args(["-c", &command])
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        // where not even the root can be opened, that is the error
+        if said.contains("error: ") && said.contains("Too many open files") && out.status.code() == Some(2) {
+            continue;
+        }
+        assert_eq!(out.status.code(), Some(0), "{limit}: {said}");
+        let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+        notes.push(json["events_note"].to_string());
+    }
+    assert!(
+        notes.iter().any(|n| n.contains("extents could not be opened")),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn two_replays_on_one_root_say_that_they_did_not_compare() {
     for layout in LAYOUTS {

@@ -194,6 +194,8 @@ pub struct TierStats {
     pub swept_files: u64,
     /// Files below the root that are not ours, found at start.
     pub foreign_files: u64,
+    /// Extents that could not be opened or read so far (tried again later).
+    pub unopened_extents: u64,
     /// Candidates that the trim at start tried.
     pub trim_candidates: u64,
     /// Seconds since the oldest block was written.

@@ -139,6 +139,7 @@ mod tests {
             recovered_blocks: next(),
             swept_files: next(),
             foreign_files: next(),
+            unopened_extents: next(),
             trim_candidates: next(),
             oldest_age_seconds: next(),
             queued_blocks: next(),

@@ -364,6 +364,14 @@ pub const METRICS: &[Metric] = &[
         read: |s| one(s.tier.foreign_files),
     },
     Metric {
+        name: "kvweir_unopened_extents",
+        help: "Extents that could not be opened or read so far: their blocks are misses, and they are tried again.",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["tier"],
+        read: |s| one(s.tier.unopened_extents),
+    },
+    Metric {
         name: "kvweir_trim_candidates",
         help: "Blocks that the trim at start tried to remove.",
         kind: Kind::Gauge,

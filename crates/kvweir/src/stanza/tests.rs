@@ -226,6 +226,39 @@ fn a_good_configuration_has_no_mistakes_and_says_what_it_left() {
     assert_eq!(check(&Given::json(&several), None).tiers, 1);
 }
 
+/// It was accepted in silence.
+#[test]
+fn one_directory_for_two_tiers_is_a_note_unless_one_only_reads() {
+    let tier = |more: Json| {
+        let mut t = json!({"type": "kvweir_fs", "root_dir": "/kv", "max_bytes": "1GiB"});
+        t.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        t
+    };
+    let found = |second: Json| {
+        let config = whole(
+            json!({}),
+            json!({"secondary_tiers": [tier(json!({})), tier(second)]}),
+        );
+        check(&Given::json(&config), None)
+    };
+    for same in [json!({}), json!({"root_dir": "/kv/"})] {
+        let found = found(same);
+        assert_eq!((found.mistakes.len(), found.notes.len(), found.tiers), (0, 1, 2));
+        let note = &found.notes[0];
+        assert!(
+            note.starts_with("kv_connector_extra_config.secondary_tiers[1]: root_dir = ")
+                && note.contains("secondary_tiers[0]: that works, both are members"),
+            "{note}"
+        );
+    }
+    for other in [json!({"root_dir": "/kv2"}), json!({"read_only": true})] {
+        let found = found(other);
+        assert_eq!((found.mistakes.len(), found.notes.len()), (0, 0));
+    }
+}
+
 /// `KvweirTeir` was an AttributeError without a word; so is whatever else names a class of ours wrongly.
 #[test]
 fn misspelled_names_are_told_with_the_near_one() {

@@ -29,6 +29,13 @@ pub(super) struct Shared<'a> {
     pub(super) slot_bytes: Option<usize>,
 }
 
+/// A tier that stores below a directory.
+pub(super) struct Storing {
+    /// Where it stands.
+    at: String,
+    bound: Option<u64>,
+}
+
 impl Look {
     /// Which tier of ours is meant, if one is.
     fn kind(&mut self, at: &str, fields: &Fields) -> Option<TierKind> {
@@ -90,13 +97,13 @@ impl Look {
         None
     }
 
-    /// Checks one tier. `bounds`: those of the directories of the tiers before it.
+    /// Checks one tier. `roots`: the directories of the tiers before it that store.
     pub(super) fn tier(
         &mut self,
         at: &str,
         fields: &Fields,
         shared: &Shared<'_>,
-        bounds: &mut BTreeMap<String, Option<u64>>,
+        roots: &mut BTreeMap<String, Storing>,
     ) {
         let Some(kind) = self.kind(at, fields) else {
             return;
@@ -116,18 +123,7 @@ impl Look {
             self.found.roots.push((at.to_owned(), root.to_owned()));
         }
         if let Some(root) = root.filter(|_| !wrong && !reads) {
-            let known = *bounds
-                .entry(root.trim_end_matches('/').to_owned())
-                .or_insert(bound);
-            if known != bound {
-                let words = |b: Option<u64>| b.map_or_else(|| "no bound".to_owned(), |b| b.to_string());
-                let message = format!(
-                    "max_bytes = {}: another tier of {root} has {}; the bound is the directory's",
-                    words(bound),
-                    words(known)
-                );
-                self.mistake(at, "max_bytes", message);
-            }
+            self.shared_root(at, root, bound, roots);
         }
         let locality = reading.settings.get("locality").and_then(Parsed::text);
         let locality = locality.and_then(|l| l.parse().ok()).unwrap_or_default();
@@ -135,6 +131,36 @@ impl Look {
             self.push(m.within(at));
         }
         self.backpressure(at, get(fields, "backpressure"), shared, locality);
+    }
+
+    /// Two tiers of one list may store below one directory as two engines may, within one bound.
+    fn shared_root(
+        &mut self,
+        at: &str,
+        root: &str,
+        bound: Option<u64>,
+        roots: &mut BTreeMap<String, Storing>,
+    ) {
+        let Some(first) = roots.get(root.trim_end_matches('/')) else {
+            let at = at.to_owned();
+            roots.insert(root.trim_end_matches('/').to_owned(), Storing { at, bound });
+            return;
+        };
+        if first.bound == bound {
+            self.found.notes.push(format!(
+                "{at}: root_dir = {root:?} is also that of {}: that works, both are members of one root, but every block is \
+                 offered to both, and packed blocks are stored twice; keep one of the two, or give each its own directory",
+                first.at
+            ));
+            return;
+        }
+        let words = |b: Option<u64>| b.map_or_else(|| "no bound".to_owned(), |b| b.to_string());
+        let message = format!(
+            "max_bytes = {}: another tier of {root} has {}; the bound is the directory's",
+            words(bound),
+            words(first.bound)
+        );
+        self.mistake(at, "max_bytes", message);
     }
 
     /// What vLLM merges for a tier: its own `backpressure` over the one that all share.

@@ -258,11 +258,11 @@ impl Look {
             backpressure: shared,
             slot_bytes,
         };
-        let mut bounds = BTreeMap::new();
+        let mut roots = BTreeMap::new();
         for (i, tier) in tiers.iter().enumerate() {
             let at = inside(place, &format!("secondary_tiers[{i}]"));
             match tier.map() {
-                Some(fields) => self.tier(&at, fields, &shared, &mut bounds),
+                Some(fields) => self.tier(&at, fields, &shared, &mut roots),
                 None => self.mistake(
                     &at,
                     "secondary_tiers",

@@ -113,6 +113,12 @@ impl Life {
         kvweir::tier::RequestId(self.next_request)
     }
 
+    /// Extents of the file tier that could not be opened so far.
+    pub(super) fn unopened_extents(&self) -> u64 {
+        let tiers = self.manager.tier_stats();
+        tiers.iter().map(|(_, tier, _)| tier.unopened_extents).sum()
+    }
+
     /// Hands over what was measured since the last call.
     pub(super) fn take_times_and_events(&mut self, tally: &mut Tally) {
         tally.job_times(&self.manager.take_job_times());

@@ -18,7 +18,8 @@ mod tally;
 mod told;
 
 use std::{
-    path::PathBuf,
+    io,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,6 +30,7 @@ use std::{
 use self::{life::Life, request::Active, tally::Tally};
 use super::Outcome;
 use crate::{
+    cli::UsageError,
     progress::Progress,
     scratch::Scratch,
     settings::ReplaySettings,
@@ -102,8 +104,7 @@ impl Place {
             });
         }
         let parent = std::env::temp_dir();
-        let dir = Scratch::make(&parent, "kvweir-replay-")
-            .with_context(|| format!("make a temporary directory in {}", parent.display()))?;
+        let dir = Scratch::make(&parent, "kvweir-replay-").map_err(|e| no_temporary(&parent, &e))?;
         Ok(Self {
             root: dir.path().join("kv"),
             temporary: Some(dir),
@@ -116,6 +117,23 @@ impl Place {
         let path = dir.path().to_owned();
         dir.remove(&|n| progress.removing(n))
             .with_context(|| format!("remove {}", path.display()))
+    }
+}
+
+/// A TMPDIR that cannot be used is a wrong setting.
+fn no_temporary(parent: &Path, e: &io::Error) -> UsageError {
+    let whose = match std::env::var_os("TMPDIR") {
+        Some(_) => "which TMPDIR names",
+        None => "since TMPDIR is not set",
+    };
+    UsageError {
+        message: format!(
+            "no temporary directory can be made in {}, {whose}: {e}",
+            parent.display()
+        ),
+        hint: Some(
+            "set TMPDIR to a directory that you may write to, or give the tier a directory: --root DIR",
+        ),
     }
 }
 

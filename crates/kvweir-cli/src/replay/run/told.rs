@@ -100,6 +100,13 @@ impl Told {
                 &last.namespace_dir,
             );
         }
+        let unopened = last.unopened_extents();
+        if packs && unopened > 0 {
+            return Compared::NotChecked(format!(
+                "{unopened} extents could not be opened, and no event tells of their blocks; see the warnings of the tier, \
+                 `ulimit -n` and `ulimit -v`"
+            ));
+        }
         // the record of a block that was evicted stays until its slot is taken again
         let untold = |k: &&Key| !self.here.contains(*k) && !self.gone.contains(*k);
         if let Some(key) = there.packed.iter().filter(|_| packs).find(untold) {

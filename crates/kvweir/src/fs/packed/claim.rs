@@ -86,7 +86,7 @@ impl Shared {
                 if self.told.is_new(what, self.clock.now(), 1) {
                     tracing::warn!(tier = %self.params.name, %error, "{what}");
                 }
-                lock(&self.core).unclaimed.extend(known);
+                self.claim_later(known);
                 return;
             }
         };
@@ -98,6 +98,7 @@ impl Shared {
             }
         }
         if mine.is_empty() {
+            self.claim_later(Vec::new());
             return;
         }
         let began = self.clock.now();
@@ -135,7 +136,7 @@ impl Shared {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let (extents, later, newer) = (looked.good.len(), looked.later.len() / 2, looked.newer);
-        lock(&self.core).unclaimed.extend(looked.later);
+        self.claim_later(looked.later);
         let blocks = self.take_in(pack, looked.good);
         for (ids, reason) in [
             (looked.bad, EvictReason::Corrupt),
@@ -151,6 +152,13 @@ impl Shared {
                 "packed blocks are open"
             );
         }
+    }
+
+    /// Keeps the parts of extents that cannot be opened now for the next call.
+    fn claim_later(&self, parts: Vec<Id>) {
+        let mut core = lock(&self.core);
+        core.unclaimed.extend(parts);
+        core.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
     }
 
     /// Sorts what came of an extent.
