@@ -14,6 +14,7 @@ use crate::{
     tier::{LoadJob, Lookup, MemoryTier, StoreJob, StorePolicy},
 };
 
+mod detectors;
 mod liars;
 
 const BLOCK: usize = 64;
@@ -76,32 +77,34 @@ struct World {
     clock: Arc<ManualClock>,
 }
 
+/// A manager over `tiers`, each behind a gate with these settings.
 fn world(slots: u32, tiers: Vec<MemoryTier>, gate: Option<PressureSettings>) -> World {
+    let gate = || gate.map(|g| Gate::new(g, (slots as usize * BLOCK) as u64).unwrap());
+    world_behind(slots, tiers.into_iter().map(|t| (t, gate())).collect())
+}
+
+/// A manager over `tiers`, each behind its own gate.
+fn world_behind(slots: u32, tiers: Vec<(MemoryTier, Option<Gate>)>) -> World {
     let clock = Arc::new(ManualClock::new());
     let region = Region::new(slots, BLOCK, false).unwrap();
     let mut m =
         Manager::new(Primary::new(region, PolicyKind::Lru, true)).clock(Arc::clone(&clock) as Arc<dyn Clock>);
-    let names = ["near", "far", "third"];
-    let tiers: Vec<Held> = tiers
-        .into_iter()
-        .zip(names)
-        .map(|(t, n)| {
-            Held(
-                Arc::new(Mutex::new(t)),
-                n,
-                if n == "far" {
-                    Locality::Remote
-                } else {
-                    Locality::Local
-                },
-            )
-        })
-        .collect();
-    for t in &tiers {
-        let gate = gate.map(|g| Gate::new(g, (slots as usize * BLOCK) as u64).unwrap());
-        m.add_tier(Box::new(t.clone()), gate);
+    let names = [
+        ("near", Locality::Local),
+        ("far", Locality::Remote),
+        ("third", Locality::Local),
+    ];
+    let mut held = Vec::new();
+    for ((tier, gate), (name, locality)) in tiers.into_iter().zip(names) {
+        let tier = Held(Arc::new(Mutex::new(tier)), name, locality);
+        m.add_tier(Box::new(tier.clone()), gate);
+        held.push(tier);
     }
-    World { m, tiers, clock }
+    World {
+        m,
+        tiers: held,
+        clock,
+    }
 }
 
 fn tier(n: u32) -> MemoryTier {

@@ -7,9 +7,11 @@
 //! | file | holds |
 //! |---|---|
 //! | `settings` | [`PressureSettings`]: water marks and the rest, their defaults and rules |
-//! | `ema` | [`EmaDetector`]: is the tier under pressure? |
+//! | `detector` | [`Detector`]: is the tier under pressure? The seam for detectors of one's own |
+//! | `ema` | [`EmaDetector`]: the one that settings make |
 //! | `policy` | [`DropPolicy`]: which stores to drop when it is |
 //! | `gate` | [`Gate`]: bytes in flight, then the detector; what the manager asks |
+//! | `drops` | [`Refusal`]: why a gate refused, and how much |
 //! | `breaker` | [`Breaker`]: whether a device that fails or hangs is asked at all |
 //!
 //! The signal is seconds per MiB (2^20 bytes) of a completed store, so that jobs and blocks of any size
@@ -28,6 +30,8 @@
 //! thread, I/O or logging, and no allocation after construction.
 
 mod breaker;
+mod detector;
+mod drops;
 mod ema;
 mod gate;
 mod policy;
@@ -36,7 +40,12 @@ mod settings;
 mod tests;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
-pub use ema::{DetectorStats, EmaDetector, Question, Transition, TransitionCause, TransitionKind, Verdict};
-pub use gate::{Admission, DeviceSample, DropCount, DropsByReason, Gate, GateStats, Refusal};
+pub use detector::{
+    Detector, DetectorStats, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind,
+    Verdict,
+};
+pub use drops::{DropCount, DropsByReason, Refusal};
+pub use ema::{EmaDetector, Question};
+pub use gate::{Admission, Gate, GateStats};
 pub use policy::{Drop, DropPolicy, LatencySignal, ThrottledDrop};
 pub use settings::{DropPolicyKind, Locality, PressureSettings, default_max_inflight};
