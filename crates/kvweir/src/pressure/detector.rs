@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::clock::Instant;
+use crate::{clock::Instant, metrics::DetectorStats};
 
 /// What the device did for one store job, measured by the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -102,27 +102,6 @@ impl fmt::Display for Transition {
         }
         Ok(())
     }
-}
-
-/// What a detector knows, for metrics. What a detector does not have stays zero.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct DetectorStats {
-    /// The smoothed latency of stores, in seconds per MiB; zero before the end of warm-up.
-    pub ema_s_per_mib: f64,
-    /// Whether the tier is under pressure, as of the latest question or observation.
-    pub under_pressure: bool,
-    /// Whether warm-up is over.
-    pub warm: bool,
-    /// Completions in a row that left the EMA below the low mark.
-    pub streak: u64,
-    /// Whether that streak is long enough for stores to pass without asking the policy.
-    pub healthy: bool,
-    /// Completions observed since construction or reset.
-    pub completions: u64,
-    /// Failed stores in a row; always zero when the settings ignore failures.
-    pub consecutive_failures: u64,
-    /// How often pressure began since construction; a reset does not clear it.
-    pub activations: u64,
 }
 
 /// Judges the device behind one tier: which stores it can be given.

@@ -7,13 +7,12 @@
 
 use super::{
     detector::{
-        Detector, DetectorStats, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind,
-        Verdict,
+        Detector, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind, Verdict,
     },
     policy::{DropPolicy, LatencySignal},
     settings::PressureSettings,
 };
-use crate::{clock::Instant, error::Result};
+use crate::{clock::Instant, error::Result, metrics::DetectorStats};
 
 const MIB: f64 = (1_u64 << 20) as f64;
 

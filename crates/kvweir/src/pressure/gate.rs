@@ -9,14 +9,14 @@
 //! smaller, and refused at any time its blocks would never be stored.
 
 use super::{
-    detector::{Detector, DetectorStats, DeviceSample, InFlight, Transition, Verdict},
-    drops::{DropsByReason, Refusal},
+    detector::{Detector, DeviceSample, InFlight, Transition, Verdict},
     ema::EmaDetector,
     settings::{PressureSettings, default_max_inflight},
 };
 use crate::{
     clock::Instant,
     error::{Error, Result},
+    metrics::{DropsByReason, GateStats, Refusal},
 };
 
 /// A store that was admitted and whose bytes are in flight.
@@ -40,25 +40,6 @@ impl Admission {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-}
-
-/// What a gate knows, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GateStats {
-    /// Bytes of stores admitted and not given back.
-    pub inflight_bytes: u64,
-    /// Jobs admitted and not given back.
-    pub inflight_jobs: u64,
-    /// The most `inflight_bytes` ever was: above the bound only where a single job is.
-    pub peak_inflight_bytes: u64,
-    /// The bound on `inflight_bytes`, unless a single job is larger.
-    pub max_inflight_bytes: u64,
-    /// Jobs admitted since construction.
-    pub admitted_stores: u64,
-    /// Stores refused since construction, by reason.
-    pub drops: DropsByReason,
-    /// The detector's side.
-    pub detector: DetectorStats,
 }
 
 /// Admits the stores of one tier.

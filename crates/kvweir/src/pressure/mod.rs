@@ -11,7 +11,6 @@
 //! | `ema` | [`EmaDetector`]: the one that settings make |
 //! | `policy` | [`DropPolicy`]: which stores to drop when it is |
 //! | `gate` | [`Gate`]: bytes in flight, then the detector; what the manager asks |
-//! | `drops` | [`Refusal`]: why a gate refused, and how much |
 //! | `breaker` | [`Breaker`]: whether a device that fails or hangs is asked at all |
 //!
 //! The signal is seconds per MiB (2^20 bytes) of a completed store, so that jobs and blocks of any size
@@ -31,7 +30,6 @@
 
 mod breaker;
 mod detector;
-mod drops;
 mod ema;
 mod gate;
 mod policy;
@@ -41,11 +39,14 @@ mod tests;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
 pub use detector::{
-    Detector, DetectorStats, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind,
-    Verdict,
+    Detector, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind, Verdict,
 };
-pub use drops::{DropCount, DropsByReason, Refusal};
 pub use ema::{EmaDetector, Question};
-pub use gate::{Admission, Gate, GateStats};
+pub use gate::{Admission, Gate};
 pub use policy::{Drop, DropPolicy, LatencySignal, ThrottledDrop};
-pub use settings::{DropPolicyKind, Locality, PressureSettings, default_max_inflight};
+pub use settings::{DropPolicyKind, PressureSettings, default_max_inflight};
+
+pub use crate::{
+    events::Locality,
+    metrics::{DetectorStats, DropCount, DropsByReason, GateStats, Refusal},
+};

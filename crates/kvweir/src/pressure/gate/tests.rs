@@ -5,7 +5,7 @@ use std::{sync::mpsc, time::Duration};
 use proptest::prelude::*;
 
 use super::{
-    super::{DropCount, Marks},
+    super::{DetectorStats, DropCount, Marks},
     *,
 };
 

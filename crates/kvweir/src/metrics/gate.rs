@@ -1,4 +1,4 @@
-//! Why a gate refuses stores, and how many it refused.
+//! Numbers of the gate before a tier's stores: what is in flight, why stores were refused, what its detector knows.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub struct DropCount {
 }
 
 impl DropCount {
-    fn add(&mut self, blocks: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, blocks: u64, bytes: u64) {
         self.stores += 1;
         self.blocks = self.blocks.saturating_add(blocks);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -85,7 +85,7 @@ impl DropsByReason {
             })
     }
 
-    pub(super) fn add(&mut self, reason: Refusal, blocks: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, reason: Refusal, blocks: u64, bytes: u64) {
         let count = match reason {
             Refusal::InflightFull => &mut self.inflight_full,
             Refusal::Pressure => &mut self.pressure,
@@ -93,4 +93,44 @@ impl DropsByReason {
         };
         count.add(blocks, bytes);
     }
+}
+
+/// What a detector knows, for metrics. What a detector does not have stays zero.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct DetectorStats {
+    /// The smoothed latency of stores, in seconds per MiB; zero before the end of warm-up.
+    pub ema_s_per_mib: f64,
+    /// Whether the tier is under pressure, as of the latest question or observation.
+    pub under_pressure: bool,
+    /// Whether warm-up is over.
+    pub warm: bool,
+    /// Completions in a row that left the EMA below the low mark.
+    pub streak: u64,
+    /// Whether that streak is long enough for stores to pass without asking the policy.
+    pub healthy: bool,
+    /// Completions observed since construction or reset.
+    pub completions: u64,
+    /// Failed stores in a row; always zero when the settings ignore failures.
+    pub consecutive_failures: u64,
+    /// How often pressure began since construction; a reset does not clear it.
+    pub activations: u64,
+}
+
+/// What a gate knows, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GateStats {
+    /// Bytes of stores admitted and not given back.
+    pub inflight_bytes: u64,
+    /// Jobs admitted and not given back.
+    pub inflight_jobs: u64,
+    /// The most `inflight_bytes` ever was: above the bound only where a single job is.
+    pub peak_inflight_bytes: u64,
+    /// The bound on `inflight_bytes`, unless a single job is larger.
+    pub max_inflight_bytes: u64,
+    /// Jobs admitted since construction.
+    pub admitted_stores: u64,
+    /// Stores refused since construction, by reason.
+    pub drops: DropsByReason,
+    /// The detector's side.
+    pub detector: DetectorStats,
 }
