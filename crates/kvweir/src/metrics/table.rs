@@ -202,6 +202,11 @@ pub const METRICS: &[Metric] = &[
         Unit::None,
         "Files below the root that are not ours, found at start; counted, never touched.",
         |s| one(s.tier.foreign_files),
+    Metric::gauge(
+        "kvweir_unopened_extents",
+        Unit::None,
+        "Extents that could not be opened or read so far: their blocks are misses, and they are tried again.",
+        |s| one(s.tier.unopened_extents),
     ),
     Metric::gauge(
         "kvweir_trim_candidates",
