@@ -80,6 +80,7 @@ pub mod namespace;
 pub mod pacing;
 pub mod pressure;
 pub mod primary;
+mod request;
 pub(crate) mod root;
 pub mod size;
 pub mod stanza;
