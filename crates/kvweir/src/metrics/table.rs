@@ -202,6 +202,7 @@ pub const METRICS: &[Metric] = &[
         Unit::None,
         "Files below the root that are not ours, found at start; counted, never touched.",
         |s| one(s.tier.foreign_files),
+    ),
     Metric::gauge(
         "kvweir_unopened_extents",
         Unit::None,
