@@ -22,6 +22,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use foldhash::fast::FixedState;
 
 use self::{promote::Pending, request::Request};
+pub use self::{
+    request::{LoadFilter, NewRequest},
+    stats::{JobTimes, ManagerStats},
+};
 use crate::{
     block::Key,
     clock::{Clock, Instant, SystemClock},
@@ -32,10 +36,6 @@ use crate::{
     pressure::{Admission, Gate, GateStats},
     primary::{Claim, Prepared, Primary, SlotState},
     tier::{Direction, JobId, Lookup, Report, RequestId, Tier},
-};
-pub use {
-    request::{LoadFilter, NewRequest},
-    stats::{JobTimes, ManagerStats},
 };
 
 /// How long a request waits for a tier that is finding out whether it has a block.
