@@ -16,6 +16,9 @@ pub struct Budget {
     lowered: Option<(u64, Instant)>,
 }
 
+/// Bytes of one unit in which costs of files and directories are noted.
+pub(crate) const COST_UNIT: u64 = 512;
+
 /// Change of directory bytes on disk: `now` replaces `before`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Change {

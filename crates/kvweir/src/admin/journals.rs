@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{Admin, Claim, Fault, Finding};
 use crate::{
     block::Fingerprint,
-    catalog::index::COST_UNIT,
+    budget::COST_UNIT,
     error::Result,
     io::boot_id,
     root::{

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::table::Table;
+use super::{
+    body::{Body, Rank},
+    table::Table,
+};
 use crate::{
     block::{Fingerprint, Key},
     evict::Id,
     io::{PAGE, PageBuffer, round_up},
-    root::names::{Fan, Shelf},
 };
 
 /// Bytes of an entry.
@@ -22,10 +24,6 @@ const CHUNK: usize = (2 << 20) / ENTRY;
 const TABLES: usize = 1024;
 /// Lookups whose memory accesses overlap.
 pub(crate) const BATCH: usize = 64;
-/// Bytes in one unit of [`Entry`] cost.
-pub(crate) const COST_UNIT: u64 = 512;
-/// Shelves that an entry can name.
-const MAX_SHELVES: usize = 1 << 12;
 
 /// The life of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,20 +31,20 @@ const MAX_SHELVES: usize = 1 << 12;
 pub(crate) enum State {
     /// On the free list.
     Free = 0,
-    /// Reserved; its file is being written.
+    /// Reserved; it is being written.
     Writing = 1,
     /// Resident and loadable.
     Ready = 2,
-    /// Its file is being removed.
+    /// It is being removed.
     Evicting = 3,
     /// Out of the table; kept until the last pin on it is released.
     Dead = 4,
-    /// A file that cannot be a block of its namespace (wrong size): counted, evicted first, never a hit.
+    /// What cannot be a block of its namespace (wrong size): counted, evicted first, never a hit.
     Bad = 5,
     /// Another live process's block of our namespace: loadable, but its owner's to count and to evict.
     Peer = 6,
-    /// Not a block but an extent that this tier packs blocks into: counted, no hit, not under a policy.
-    Extent = 7,
+    /// Not a block but what the tier keeps blocks in: counted, no hit, under no policy.
+    Aside = 7,
 }
 
 impl State {
@@ -59,14 +57,10 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Entry {
     fp: [u64; 2],
-    /// 12 bits shelf, 20 bits fan; of a packed block its slot.
-    place: u32,
-    /// 1 bit "has a trailer", 1 bit "is packed", 6 bits state, 24 bits pins.
+    /// 1 bit mark, 1 bit rank, 6 bits state, 24 bits pins.
     meta: u32,
-    /// Allocated bytes in units of 512; of a packed block the low half of its tag.
-    cost: u32,
-    /// Seconds since the Unix epoch when it was written; of a packed block the high half of its tag.
-    written_at: u32,
+    /// What the tier keeps there.
+    words: [u32; 3],
 }
 
 impl Entry {
@@ -79,10 +73,8 @@ impl Entry {
         let long = |at: usize| u64::from(word(at + 4)) << 32 | u64::from(word(at));
         Self {
             fp: [long(0), long(8)],
-            place: word(16),
             meta: word(20),
-            cost: word(24),
-            written_at: word(28),
+            words: [word(16), word(24), word(28)],
         }
     }
 
@@ -90,7 +82,8 @@ impl Entry {
     fn write(&self, to: &mut [u8; ENTRY]) {
         let [low, high] = self.fp;
         let long = u128::from(high) << 64 | u128::from(low);
-        let rest = [self.place, self.meta, self.cost, self.written_at];
+        let [one, two, three] = self.words;
+        let rest = [one, self.meta, two, three];
         let (first, second) = to.split_at_mut(16);
         first.copy_from_slice(&long.to_le_bytes());
         for (to, word) in second.chunks_exact_mut(4).zip(rest) {
@@ -100,9 +93,33 @@ impl Entry {
 }
 
 const PINS: u32 = (1 << 24) - 1;
-const TRAILER: u32 = 1 << 31;
-const PACKED: u32 = 1 << 30;
-const FLAGS: u32 = TRAILER | PACKED;
+const MARK: u32 = 1 << 31;
+const SLOT: u32 = 1 << 30;
+const FLAGS: u32 = MARK | SLOT;
+
+impl Entry {
+    fn body(&self) -> Body {
+        Body {
+            words: self.words,
+            rank: self.rank(),
+            mark: self.meta & MARK != 0,
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        match self.meta & SLOT {
+            0 => Rank::Whole,
+            _ => Rank::Slot,
+        }
+    }
+
+    fn set_body(&mut self, body: Body) {
+        self.words = body.words;
+        let rank = if body.rank == Rank::Slot { SLOT } else { 0 };
+        let mark = if body.mark { MARK } else { 0 };
+        self.meta = self.meta & !FLAGS | rank | mark;
+    }
+}
 
 /// The index. All calls are O(1).
 #[derive(Debug)]
@@ -111,8 +128,6 @@ pub(crate) struct Index {
     chunks: Vec<PageBuffer>,
     free: Vec<u32>,
     used: u32,
-    shelves: Vec<Shelf>,
-    shelf_ids: HashMap<Shelf, u16, FixedState>,
     keys: Option<HashMap<u32, Key, FixedState>>,
 }
 
@@ -124,8 +139,6 @@ impl Index {
             chunks: Vec::new(),
             free: Vec::new(),
             used: 0,
-            shelves: Vec::new(),
-            shelf_ids: HashMap::default(),
             keys: keep_keys.then(HashMap::default),
         }
     }
@@ -183,13 +196,6 @@ impl Index {
         }
     }
 
-    /// Adds an entry for a block that will be packed, as [`insert`](Self::insert).
-    pub(crate) fn insert_packed(&mut self, fp: Fingerprint, state: State, slot: u32, tag: u64) -> Option<Id> {
-        let id = self.insert(fp, 0, Fan(0), state, 0)?;
-        self.set_packed(id, slot, tag);
-        Some(id)
-    }
-
     /// How many entries there ever were at one time: their ids are below that.
     pub(crate) fn ids(&self) -> Id {
         self.used
@@ -218,14 +224,7 @@ impl Index {
     }
 
     /// Adds an entry under `fp`, which must not be there. `None` when 2^32 entries exist or memory is short.
-    pub(crate) fn insert(
-        &mut self,
-        fp: Fingerprint,
-        shelf: u16,
-        fan: Fan,
-        state: State,
-        cost: u64,
-    ) -> Option<Id> {
+    pub(crate) fn insert(&mut self, fp: Fingerprint, state: State, body: Body) -> Option<Id> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -247,13 +246,12 @@ impl Index {
                 id
             }
         };
-        let new = Entry {
+        let mut new = Entry {
             fp: split(fp),
-            place: u32::from(shelf) << 20 | fan.0 & 0xf_ffff,
             meta: (state as u32) << 24,
-            cost: units(cost),
-            written_at: 0,
+            words: [0; 3],
         };
+        new.set_body(body);
         self.update(id, |e| *e = new)?;
         let chunks = &self.chunks;
         let rehash = |id: u32| entry_of(chunks, id).map_or(0, |e| e.fp[0]);
@@ -297,7 +295,7 @@ impl Index {
             4 => State::Dead,
             5 => State::Bad,
             6 => State::Peer,
-            7 => State::Extent,
+            7 => State::Aside,
             _ => State::Free,
         }
     }
@@ -308,15 +306,20 @@ impl Index {
         });
     }
 
-    /// Whether the entry's file is known to end in a trailer page: losing it is then proof of damage.
-    pub(crate) fn has_trailer(&self, id: Id) -> bool {
-        self.entry(id).is_some_and(|e| e.meta & TRAILER != 0)
+    /// What the tier keeps of an entry.
+    #[inline]
+    pub(crate) fn body(&self, id: Id) -> Body {
+        self.entry(id).map_or(Body::default(), |e| e.body())
     }
 
-    pub(crate) fn set_has_trailer(&mut self, id: Id, yes: bool) {
-        self.update(id, |e| {
-            e.meta = if yes { e.meta | TRAILER } else { e.meta & !TRAILER };
-        });
+    /// Which policy ranks an entry.
+    #[inline]
+    pub(crate) fn rank(&self, id: Id) -> Rank {
+        self.entry(id).map_or(Rank::Whole, |e| e.rank())
+    }
+
+    pub(crate) fn set_body(&mut self, id: Id, body: Body) {
+        self.update(id, |e| e.set_body(body));
     }
 
     pub(crate) fn pins(&self, id: Id) -> u32 {
@@ -346,82 +349,6 @@ impl Index {
             self.release(id);
         }
         last
-    }
-
-    /// Allocated bytes of the entry's file.
-    pub(crate) fn cost(&self, id: Id) -> u64 {
-        self.entry(id)
-            .filter(|e| e.meta & PACKED == 0)
-            .map_or(0, |e| u64::from(e.cost) * COST_UNIT)
-    }
-
-    /// Makes a block that lies in `slot`, with `tag` to tell its bytes by, out of an entry.
-    pub(crate) fn set_packed(&mut self, id: Id, slot: u32, tag: u64) {
-        self.update(id, |e| {
-            e.meta |= PACKED;
-            e.place = slot;
-            e.cost = tag as u32;
-            e.written_at = (tag >> 32) as u32;
-        });
-    }
-
-    /// Slot and tag of a packed block; `None` for one with a file of its own.
-    pub(crate) fn packed(&self, id: Id) -> Option<(u32, u64)> {
-        let e = self.entry(id).filter(|e| e.meta & PACKED != 0)?;
-        Some((e.place, u64::from(e.written_at) << 32 | u64::from(e.cost)))
-    }
-
-    pub(crate) fn set_cost(&mut self, id: Id, bytes: u64) {
-        self.update(id, |e| e.cost = units(bytes));
-    }
-
-    pub(crate) fn written_at(&self, id: Id) -> u64 {
-        self.entry(id)
-            .filter(|e| e.meta & PACKED == 0)
-            .map_or(0, |e| u64::from(e.written_at))
-    }
-
-    pub(crate) fn set_written_at(&mut self, id: Id, unix_seconds: u64) {
-        self.update(id, |e| {
-            e.written_at = u32::try_from(unix_seconds).unwrap_or(u32::MAX);
-        });
-    }
-
-    /// Whose an entry of [`State::Peer`] is, as [`set_owner`](Self::set_owner) said. In the place of the time when it was
-    /// written, which only its owner needs.
-    pub(crate) fn owner(&self, id: Id) -> u32 {
-        self.entry(id).map_or(0, |e| e.written_at)
-    }
-
-    pub(crate) fn set_owner(&mut self, id: Id, owner: u32) {
-        self.update(id, |e| e.written_at = owner);
-    }
-
-    /// Entries are numbered below this.
-    pub(crate) fn end(&self) -> Id {
-        self.used
-    }
-
-    /// The number of `shelf`; `None` when 4096 others exist.
-    pub(crate) fn shelf_id(&mut self, shelf: Shelf) -> Option<u16> {
-        if let Some(&id) = self.shelf_ids.get(&shelf) {
-            return Some(id);
-        }
-        let id = u16::try_from(self.shelves.len())
-            .ok()
-            .filter(|&n| usize::from(n) < MAX_SHELVES)?;
-        self.shelves.push(shelf);
-        self.shelf_ids.insert(shelf, id);
-        Some(id)
-    }
-
-    /// Where the entry's file lies; `None` for a packed block.
-    pub(crate) fn place(&self, id: Id) -> Option<(Shelf, Fan)> {
-        let e = self.entry(id).filter(|e| e.meta & PACKED == 0)?;
-        Some((
-            *self.shelves.get((e.place >> 20) as usize)?,
-            Fan(e.place & 0xf_ffff),
-        ))
     }
 
     pub(crate) fn set_key(&mut self, id: Id, key: &Key) {
@@ -468,27 +395,32 @@ fn split(fp: Fingerprint) -> [u64; 2] {
     [fp.hash64(), fp.high64()]
 }
 
-fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(COST_UNIT)).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::names::Leaf;
 
     fn fp(n: u64) -> Fingerprint {
         Fingerprint::of(&n.to_le_bytes(), 0)
+    }
+
+    fn body(n: u32) -> Body {
+        Body {
+            words: [n, n + 1, n + 2],
+            rank: if n.is_multiple_of(2) {
+                Rank::Whole
+            } else {
+                Rank::Slot
+            },
+            mark: n.is_multiple_of(3),
+        }
     }
 
     #[test]
     fn an_entry_reads_back() {
         let e = Entry {
             fp: [1 << 63 | 2, 3 << 60 | 4],
-            place: 5 << 28,
             meta: 6 << 28,
-            cost: 7 << 28,
-            written_at: 8 << 28,
+            words: [5 << 28, 7 << 28, 8 << 28],
         };
         let mut bytes = [0; ENTRY];
         e.write(&mut bytes);
@@ -498,96 +430,47 @@ mod tests {
     #[test]
     fn what_is_inserted_is_found_until_removed() {
         let mut ix = Index::new(true);
-        let shelf = ix
-            .shelf_id(Shelf {
-                namespace: 0,
-                leaf: Leaf::Group(2),
-            })
-            .unwrap();
         let ids: Vec<Id> = (0..5000)
-            .map(|n| {
-                ix.insert(fp(n), shelf, Fan(n as u32), State::Ready, n * 700)
-                    .unwrap()
-            })
+            .map(|n| ix.insert(fp(n), State::Ready, body(n as u32)).unwrap())
             .collect();
         for n in 0..5000u64 {
             let id = ix.find(fp(n)).unwrap();
             assert_eq!(id, ids[n as usize]);
-            assert_eq!(ix.cost(id), (n * 700).div_ceil(512) * 512);
-            assert_eq!(ix.place(id).unwrap().1, Fan(n as u32));
-            assert_eq!(ix.fingerprint(id), fp(n));
+            assert_eq!((ix.body(id), ix.fingerprint(id)), (body(n as u32), fp(n)));
         }
         (0..5000).step_by(2).for_each(|n| ix.remove(ids[n]));
         assert_eq!(ix.len(), 2500);
         assert!(ix.find(fp(0)).is_none() && ix.find(fp(1)).is_some());
-        let again = ix.insert(fp(0), shelf, Fan(0), State::Writing, 0).unwrap();
+        let again = ix.insert(fp(0), State::Writing, Body::default()).unwrap();
         assert!(ids.contains(&again), "ids are reused");
     }
 
     #[test]
-    fn a_packed_block_keeps_slot_and_tag_through_states_and_pins() {
+    fn a_body_outlives_states_and_pins_and_not_its_entry() {
         let mut ix = Index::new(false);
-        let id = ix
-            .insert_packed(fp(1), State::Writing, u32::MAX, u64::MAX)
-            .unwrap();
-        ix.set_packed(id, 0xdead_beef, 0x0123_4567_89ab_cdef);
+        let id = ix.insert(fp(1), State::Writing, Body::default()).unwrap();
+        ix.set_body(id, body(3));
         ix.set_state(id, State::Ready);
         assert!(ix.pin(id) && ix.pins(id) == 1 && ix.unpin(id));
-        assert_eq!(ix.packed(id), Some((0xdead_beef, 0x0123_4567_89ab_cdef)));
-        assert_eq!((ix.state(id), ix.place(id), ix.cost(id)), (State::Ready, None, 0));
-        ix.remove(id);
-        let file = ix.insert(fp(2), 0, Fan(0), State::Ready, 4096).unwrap();
         assert_eq!(
-            (file, ix.packed(file)),
-            (id, None),
-            "the entry is used again as a file's"
+            (ix.body(id), ix.rank(id), ix.state(id)),
+            (body(3), Rank::Slot, State::Ready)
         );
+        ix.remove(id);
+        let next = ix.insert(fp(2), State::Ready, body(2)).unwrap();
+        assert_eq!((next, ix.body(next)), (id, body(2)), "the entry is used again");
     }
 
     #[test]
     fn a_pinned_entry_outlives_its_removal_and_is_not_confused_with_its_successor() {
         let mut ix = Index::new(false);
-        let s = ix
-            .shelf_id(Shelf {
-                namespace: 0,
-                leaf: Leaf::Keyed,
-            })
-            .unwrap();
-        let old = ix.insert(fp(1), s, Fan(0), State::Ready, 0).unwrap();
+        let old = ix.insert(fp(1), State::Ready, body(0)).unwrap();
         assert!(ix.pin(old) && !ix.pin(old));
         ix.remove(old);
         assert_eq!(ix.state(old), State::Dead);
-        let new = ix.insert(fp(1), s, Fan(0), State::Ready, 0).unwrap();
+        let new = ix.insert(fp(1), State::Ready, body(0)).unwrap();
         assert_ne!(new, old);
         assert!(!ix.unpin(old) && ix.unpin(old));
         assert_eq!((ix.state(old), ix.pins(new)), (State::Free, 0));
-    }
-
-    #[test]
-    fn shelves_run_out_without_harm() {
-        let mut ix = Index::new(false);
-        for n in 0..MAX_SHELVES as u32 {
-            assert!(
-                ix.shelf_id(Shelf {
-                    namespace: 0,
-                    leaf: Leaf::Group(n)
-                })
-                .is_some()
-            );
-        }
-        assert!(
-            ix.shelf_id(Shelf {
-                namespace: 1,
-                leaf: Leaf::Keyed
-            })
-            .is_none()
-        );
-        assert_eq!(
-            ix.shelf_id(Shelf {
-                namespace: 0,
-                leaf: Leaf::Group(7)
-            }),
-            Some(7)
-        );
     }
 }

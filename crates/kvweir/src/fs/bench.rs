@@ -3,11 +3,14 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{FsTier, core::weight};
+use super::FsTier;
 use crate::{
     block::{Fingerprint, Key},
-    catalog::index::{BATCH, State},
-    evict::RequestTag,
+    catalog::{
+        Origin,
+        index::{BATCH, State},
+    },
+    fs::body::FileBody,
     root::names::Location,
     sync::{Bell, lock},
 };
@@ -41,7 +44,7 @@ impl FsTier {
             if part.is_empty() {
                 return added;
             }
-            lock(&s.core).index.warm_places(part.iter().map(|&(fp, _)| fp));
+            lock(&s.core).catalog.warm_places(part.iter().map(|&(fp, _)| fp));
             added += part
                 .iter()
                 .filter(|(fp, key)| self.add_phantom(*fp, key, bytes))
@@ -54,18 +57,15 @@ impl FsTier {
         let at = Location::of(key);
         {
             let mut core = lock(&s.core);
-            if core.index.find(fp).is_some() {
-                return false;
-            }
-            let shelf = core.index.shelf_id(at.shelf().0);
-            let Some(id) = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Ready, bytes)) else {
+            let Some(shelf) = core.shelves.number(at.shelf().0) else {
                 return false;
             };
-            core.index.set_has_trailer(id, true);
-            core.budget.add_resident(bytes);
-            let w = u32::try_from(weight(bytes)).unwrap_or(u32::MAX);
-            core.policy.insert(id, fp, w, RequestTag::NONE);
-            core.stats.blocks += 1;
+            let body = FileBody::new(shelf, at.fan, bytes).written(true, 0);
+            let Some(id) = core.catalog.discover(fp, State::Ready, body.body(), None) else {
+                return false;
+            };
+            core.account.budget.add_resident(bytes);
+            core.catalog.rank(id, Origin::Found);
         }
         s.dirs.found_file(0, at.fan, at.leaf);
         s.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);

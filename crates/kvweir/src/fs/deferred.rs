@@ -88,7 +88,7 @@ impl<R: Run> Later<R> {
                     tracing::warn!(tier = %self.shared.params.name, job = self.id.0, %error, "a job cannot be done");
                 }
                 if let Some(o) = order {
-                    lock(&self.shared.core).give_back(o.req, o.held);
+                    lock(&self.shared.core).catalog.give_back(o.req, o.held);
                 }
                 self.fail();
                 None
@@ -163,7 +163,7 @@ pub(crate) fn submit<R: Run>(
         Direction::Store => (Class::Store, Held::default(), false),
         Direction::Load => {
             let mut core = lock(&shared.core);
-            (Class::Load, core.lend(req), core.closed)
+            (Class::Load, core.catalog.lend(req), core.catalog.is_closed())
         }
     };
     let now = shared.clock.now();
@@ -252,7 +252,7 @@ impl Shared {
     /// the lock in between.
     pub(crate) fn touch(&self, req: RequestId, fps: &[Fingerprint]) {
         for part in fps.rchunks(TOUCHED_AT_ONCE) {
-            lock(&self.core).touch(part, req.tag());
+            lock(&self.core).catalog.mark_used(part, req.tag());
         }
     }
 }

@@ -132,7 +132,7 @@ fn others(shared: &Shared, member: &Member) -> String {
 fn count_own(shared: &Shared) {
     if let Ok(st) = shared.disk.stat(shared.own_dir()) {
         let new = shared.dirs.also_top(0, st.allocated);
-        lock(&shared.core).budget.add_resident(new);
+        lock(&shared.core).account.budget.add_resident(new);
     }
 }
 
@@ -145,10 +145,10 @@ fn pass(shared: &Shared, member: &Member, bytes: i64, reserved: u64) -> Result<(
             e.lease = moved(e.lease, -bytes);
         }
         let mut core = lock(&shared.core);
-        core.common = p.head.common;
-        core.budget.release(reserved);
-        let bound = core.budget.bound().unwrap_or(0);
-        core.budget.set_bound(Some(moved(bound, -bytes)));
+        core.account.common = p.head.common;
+        core.account.budget.release(reserved);
+        let bound = core.account.budget.bound().unwrap_or(0);
+        core.account.budget.set_bound(Some(moved(bound, -bytes)));
     });
     match done {
         Ok(Some(())) => Ok(()),

@@ -83,14 +83,14 @@ impl Run for LoadRun {
         for part in fps.chunks(BATCH) {
             let mut core = lock(&shared.core);
             ids.extend(part.iter().map(|&fp| {
-                let id = core.ready(fp);
+                let id = core.catalog.ready(fp);
                 if let Some(id) = id {
-                    core.pin_for_job(&mut order.held, id);
+                    core.catalog.pin_for_job(&mut order.held, id);
                 }
                 Mutex::new(id)
             }));
         }
-        lock(&shared.core).give_back(order.req, order.held);
+        lock(&shared.core).catalog.give_back(order.req, order.held);
         Arc::new(Self {
             shared: Arc::clone(shared),
             req: order.req,
@@ -128,18 +128,18 @@ impl LoadRun {
             let mut core = lock(&self.shared.core);
             for (&(_, outcome), (id, in_time)) in ends.iter().zip(taken) {
                 if let Some(id) = id {
-                    core.unpin(id);
+                    core.catalog.unpin(id);
                 }
                 match outcome {
                     _ if !in_time => {}
-                    BlockOutcome::Loaded(_) => core.stats.loaded_blocks += 1,
-                    _ => core.stats.load_failures += 1,
+                    BlockOutcome::Loaded(_) => core.catalog.stats.loaded_blocks += 1,
+                    _ => core.catalog.stats.load_failures += 1,
                 }
             }
         }
         let end = self.progress.finish_all(ends);
         if let Some(job) = &end.0 {
-            lock(&self.shared.core).stats.loaded_bytes += job.report.bytes;
+            lock(&self.shared.core).catalog.stats.loaded_bytes += job.report.bytes;
         }
         self.shared.end_units(end, Direction::Load, self.req, &self.fps);
     }
@@ -165,7 +165,7 @@ impl LoadRun {
             // the index of an owned root is the truth: it was evicted or never there
             return BlockOutcome::Failed(ErrorKind::Unavailable);
         }
-        let trailed = id.is_some_and(|id| lock(&s.core).index.has_trailer(id));
+        let trailed = id.is_some_and(|id| lock(&s.core).file(id).is_some_and(|f| f.trailer));
         self.progress.begin_io(s.clock.now());
         let read = if s.bounce.on {
             self.read_bounced(unit, key, trailed, worker)
@@ -309,19 +309,18 @@ impl LoadRun {
         let victim = {
             let mut core = lock(&s.core);
             if matches!(bad, Bad::Corrupt(_)) {
-                core.stats.verification_failures += 1;
+                core.catalog.stats.verification_failures += 1;
             }
             if let Some(id) = id {
                 // its owner finds out for itself
-                core.forget_peer(id);
+                core.catalog.forget_peer(id);
             }
-            match id.filter(|&id| core.index.state(id) == State::Ready) {
+            match id.filter(|&id| core.catalog.state(id) == State::Ready) {
                 Some(id)
                     if matches!(bad, Bad::Failed(_) | Bad::Newer(_))
                         || s.params.read_only && matches!(bad, Bad::Corrupt(_)) =>
                 {
-                    core.policy.remove(id);
-                    core.keep(id, true);
+                    core.catalog.mark_bad(id);
                     None
                 }
                 Some(id) => core.begin_removal(id),
@@ -388,23 +387,20 @@ impl Abandon for LoadRun {
             let Some(ids) = self.ids.get(unit) else { continue };
             let mut id = lock(ids);
             let mut core = lock(&s.core);
-            core.stats.load_failures += 1;
+            core.catalog.stats.load_failures += 1;
             if !runs {
                 if let Some(id) = id.take() {
-                    core.unpin(id);
+                    core.catalog.unpin(id);
                 }
             } else if let Some(id) = *id {
                 // its worker unpins it; until it is stored again it is a miss
-                core.forget_peer(id);
-                if core.index.state(id) == State::Ready {
-                    core.policy_of(id).remove(id);
-                    core.keep(id, true);
-                }
+                core.catalog.forget_peer(id);
+                core.catalog.mark_bad(id);
             }
         }
         s.guard.gave_up(g.hung, g.first, reason);
         if let Some(job) = g.job {
-            lock(&s.core).stats.loaded_bytes += job.report.bytes;
+            lock(&s.core).catalog.stats.loaded_bytes += job.report.bytes;
             s.end_job(job, now, self.req, &self.fps);
         }
     }

@@ -71,9 +71,7 @@ impl Shared {
             }
         }
         if gone > 0 {
-            let core = &mut *lock(&self.core);
-            let index = &core.index;
-            core.orphans.retain(|&id| index.state(id) != State::Free);
+            lock(&self.core).catalog.sweep_orphans();
             tracing::warn!(
                 tier = %self.params.name, blocks = gone, root = %self.params.root.display(),
                 "directories were removed by somebody else: the blocks that lay there are misses now"
@@ -87,13 +85,13 @@ impl Shared {
         let mut from = 0;
         loop {
             let core = lock(&self.core);
-            let all = core.index.ids();
+            let all = core.catalog.ids();
             let end = from + AT_ONCE.min(all - from);
             for id in from..end {
-                if !matches!(core.index.state(id), State::Ready | State::Bad) {
+                if !matches!(core.catalog.state(id), State::Ready | State::Bad) {
                     continue;
                 }
-                let Some((shelf, fan)) = core.index.place(id) else {
+                let Some((shelf, fan)) = core.place(id) else {
                     continue;
                 };
                 let (namespace, leaf) = (shelf.namespace, shelf.leaf);
@@ -101,7 +99,7 @@ impl Shared {
                 if here && (lost.all || lost.leaves.contains(&(fan, leaf))) {
                     out.push(Known {
                         id,
-                        fp: core.index.fingerprint(id),
+                        fp: core.catalog.fingerprint(id),
                         namespace,
                         fan,
                         leaf,
@@ -139,9 +137,9 @@ impl Shared {
     /// Takes a block out of the index, if it is still the one that was seen.
     fn begin_forgetting(&self, k: &Known) -> Option<Victim> {
         let mut core = lock(&self.core);
-        let same = core.index.fingerprint(k.id) == k.fp
-            && matches!(core.index.state(k.id), State::Ready | State::Bad)
-            && core.index.packed(k.id).is_none();
+        let same = core.catalog.fingerprint(k.id) == k.fp
+            && matches!(core.catalog.state(k.id), State::Ready | State::Bad)
+            && core.slot(k.id).is_none();
         same.then(|| core.begin_removal(k.id)).flatten()
     }
 }

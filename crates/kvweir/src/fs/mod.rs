@@ -26,6 +26,7 @@
 mod abroad;
 #[cfg(feature = "testing")]
 mod bench;
+pub(crate) mod body;
 pub(crate) mod core;
 mod deferred;
 pub(crate) mod files;
@@ -268,22 +269,14 @@ impl FsTier {
         if self.is_surely_abroad() {
             return (0, 0);
         }
-        let (index, policy, keys) = {
-            let core = lock(&self.shared.core);
-            let (index, keys) = core.index.memory_bytes();
-            (
-                index,
-                core.policy.memory_bytes() + core.packed.memory_bytes(),
-                keys,
-            )
-        };
+        let (index, policy, keys) = lock(&self.shared.core).catalog.memory_bytes();
         // not under the core lock: a worker may hold a stripe across I/O
         (index + policy + self.shared.dirs.memory_bytes(), keys)
     }
 
     /// Whether stores still wait for a walk or trim begun at start.
     pub fn is_trimming(&self) -> bool {
-        !self.is_surely_abroad() && lock(&self.shared.core).trimming
+        !self.is_surely_abroad() && lock(&self.shared.core).account.trimming
     }
 
     /// The directory, below the root, that holds this tier's blocks.
@@ -299,7 +292,7 @@ impl FsTier {
         if self.is_abroad() {
             return 0;
         }
-        let stats = &mut lock(&self.shared.core).stats;
+        let stats = &mut lock(&self.shared.core).catalog.stats;
         stats.lookup_hits += hits as u64;
         stats.lookup_misses += u64::from(hits < keys.len());
         hits
@@ -318,10 +311,10 @@ impl FsTier {
         let now = s.clock.now();
         self.look_after(now);
         let mut core = lock(&s.core);
-        if core.closed {
+        if core.catalog.is_closed() {
             return 0;
         }
-        core.expire_leases(now, s.params.pin_ttl);
+        core.catalog.expire_leases(now, s.params.pin_ttl);
         if s.guard.is_tripped() {
             return 0;
         }
@@ -334,10 +327,10 @@ impl FsTier {
                 fps.get(..keys.len()).unwrap_or_default(),
                 ids.get_mut(..keys.len()).unwrap_or_default(),
             );
-            core.index.find_ready(fps, ids);
+            core.catalog.find_ready(fps, ids);
             let found = ids.iter().map_while(|&id| id);
             let n = found.clone().count();
-            core.pin_all_for(req, found, now, all - begun);
+            core.catalog.pin_all_for(req, found, now, all - begun);
             hits += n;
             if n < keys.len() {
                 break;
@@ -358,14 +351,14 @@ impl FsTier {
                 *fp = s.fingerprint(key);
             }
             let core = lock(&s.core);
-            let away = core.closed || s.guard.is_tripped();
+            let away = core.catalog.is_closed() || s.guard.is_tripped();
             let (fps, ids) = (
                 fps.get(..keys.len()).unwrap_or_default(),
                 ids.get_mut(..keys.len()).unwrap_or_default(),
             );
-            core.index.find_ready(fps, ids);
+            core.catalog.find_ready(fps, ids);
             held.extend(fps.iter().zip(ids.iter()).map(|(&fp, id)| {
-                !away && (id.is_some() || !s.params.bounded && core.index.find(fp).is_none())
+                !away && (id.is_some() || !s.params.bounded && core.catalog.find(fp).is_none())
             }));
         }
         held
@@ -376,7 +369,7 @@ impl FsTier {
         if self.is_abroad() {
             return;
         }
-        lock(&self.shared.core).stats.lookup_hits += hits;
+        lock(&self.shared.core).catalog.stats.lookup_hits += hits;
     }
 
     /// Starts storing `blocks` blocks. A worker calls `make` for them when it reaches the job: submitting costs the
@@ -433,7 +426,7 @@ impl FsTier {
 
     /// What a request held is free: pins, and slots kept for its next blocks.
     fn end_request(&self, req: RequestId) {
-        lock(&self.shared.core).end_request(req);
+        lock(&self.shared.core).catalog.end_request(req);
         if let Some(p) = &self.shared.pack {
             p.end_request(req);
         }
@@ -505,24 +498,24 @@ impl Tier for FsTier {
         {
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
-            core.expire_leases(now, s.params.pin_ttl);
+            core.catalog.expire_leases(now, s.params.pin_ttl);
             // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
-            let away = core.closed || s.guard.is_tripped();
-            if let Some(id) = core.ready(fp).filter(|_| !away) {
-                core.pin_for(req, id, now);
-                core.stats.lookup_hits += 1;
+            let away = core.catalog.is_closed() || s.guard.is_tripped();
+            if let Some(id) = core.catalog.ready(fp).filter(|_| !away) {
+                core.catalog.pin_for(req, id, now);
+                core.catalog.stats.lookup_hits += 1;
                 return Lookup::Hit;
             }
             // known, but being written, removed or found bad; or the index is the whole truth
-            if s.params.bounded || away || core.index.find(fp).is_some() {
-                core.stats.lookup_misses += 1;
+            if s.params.bounded || away || core.catalog.find(fp).is_some() {
+                core.catalog.stats.lookup_misses += 1;
                 return Lookup::Miss;
             }
         }
         let answer = self.probe(key);
         // it is asked again when time has passed
         self.asked = None;
-        let stats = &mut lock(&s.core).stats;
+        let stats = &mut lock(&s.core).catalog.stats;
         match answer {
             Lookup::Hit => stats.lookup_hits += 1,
             Lookup::Miss => stats.lookup_misses += 1,
@@ -572,7 +565,7 @@ impl Tier for FsTier {
         if self.is_surely_abroad() {
             return;
         }
-        lock(&self.shared.core).events.take(events);
+        lock(&self.shared.core).catalog.take_events(events);
     }
 
     fn has_pending_work(&self) -> bool {
@@ -611,13 +604,13 @@ impl Tier for FsTier {
         if self.shared.stop.swap(true, Ordering::Relaxed) {
             return;
         }
-        lock(&self.shared.core).closed = true;
+        lock(&self.shared.core).catalog.close();
         let ended = self.pool.stop(SHUTDOWN_PATIENCE);
         self.give_all_up();
         self.shared
             .told
             .tell(&self.shared.params.name, self.shared.clock.now(), true);
-        lock(&self.shared.core).end_all_requests();
+        lock(&self.shared.core).catalog.end_all_requests();
         if !ended {
             // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
             tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");

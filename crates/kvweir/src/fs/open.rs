@@ -5,22 +5,23 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    core::{Core, weight},
+    core::Core,
     packed::Pack,
     settings::{FsSettings, Layout, PACK_BELOW, allocation_unit, min_bound_in, min_pack_bound_in},
     shared::{Params, Shared},
 };
 use crate::{
-    budget::Budget,
-    catalog::index::Index,
+    budget::COST_UNIT,
+    catalog::{Catalog, index::Index},
     clock::Clock,
     error::{Error, ErrorKind, Result},
     events::{EventLog, Locality, Medium},
-    fs::{identify::recognise, keeper::Keeping, phase::Phase, recover::opening::Opening},
+    fs::{body::weigh, identify::recognise, keeper::Keeping, phase::Phase, recover::opening::Opening},
     io::{Disk, disk::FileKind},
     jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
     namespace::Namespace,
     root::{
+        account::Account,
         around::{above, enter_unbounded, refuse_above, refuse_below},
         dirs::Dirs,
         member::{Joined, Joiner, Start, join},
@@ -112,21 +113,21 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         .as_ref()
         .zip(settings.max_bytes)
         .map_or(0, |(p, bound)| bound / p.slot_bytes);
-    let mut core = Core::new(
+    let catalog = Catalog::new(
         Index::new(settings.events),
         [
-            settings
-                .policy
-                .build(settings.max_bytes.map_or(u64::from(u32::MAX), weight)),
+            settings.policy.build(
+                settings
+                    .max_bytes
+                    .map_or(u64::from(u32::MAX), |b| b.div_ceil(COST_UNIT)),
+            ),
             settings.policy.build(slots),
         ],
-        // nothing until it is known what is there
-        Budget::new(settings.max_bytes.map(|_| 0)),
+        weigh,
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
-    core.root_bound = settings.max_bytes;
-    core.trimming = joined.is_some();
-    core.packs = pack.is_some();
+    let account = Account::new(settings.max_bytes, joined.is_some());
+    let core = Core::new(catalog, account, pack.is_some());
     let guard = Guard::new(settings.io_timeout, settings.breaker, honours_guards, began);
     let params = Params {
         name,
@@ -203,12 +204,12 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     let seconds = shared.clock.now().since(began).as_secs_f64();
     {
         let mut core = lock(&shared.core);
-        core.stats.startup_seconds = seconds;
-        let s = &core.stats;
+        core.catalog.stats.startup_seconds = seconds;
+        let s = &core.catalog.stats;
         tracing::info!(
             tier = %shared.params.name, root = %shared.params.root.display(), bound_bytes = settings.max_bytes,
             recovered = s.recovered_blocks, swept = s.swept_files, foreign = s.foreign_files,
-            resident_bytes = core.budget.resident(), seconds, "tier is open"
+            resident_bytes = core.account.budget.resident(), seconds, "tier is open"
         );
     }
     Ok(Opened { shared, keeper })

@@ -4,16 +4,16 @@
 
 use std::sync::Arc;
 
-use super::{core::weight, shared::Shared};
+use super::shared::Shared;
 use crate::{
     block::{Fingerprint, Key},
-    catalog::index::State,
-    evict::RequestTag,
+    catalog::{Origin, index::State},
+    fs::body::FileBody,
     io::{
         disk::FileKind,
         pool::{Work, Worker},
     },
-    root::names::{Location, Shelf},
+    root::names::Location,
     sync::lock,
 };
 
@@ -49,24 +49,17 @@ impl Work for Probe {
         let mut inserted = false;
         if let Some(stat) = stat {
             let mut core = lock(&s.core);
-            if core.index.find(self.fp).is_none()
-                && let Some(shelf) = core.index.shelf_id(Shelf {
-                    namespace: 0,
-                    leaf: at.leaf,
-                })
-                && let Some(id) = core
-                    .index
-                    .insert(self.fp, shelf, at.fan, State::Ready, stat.allocated)
-            {
-                core.index.set_has_trailer(id, stat.len == whole);
-                core.index
-                    .set_written_at(id, u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0));
-                core.index.set_key(id, &self.key);
-                core.budget.add_resident(stat.allocated);
-                let w = u32::try_from(weight(stat.allocated)).unwrap_or(u32::MAX);
-                core.policy.insert(id, self.fp, w, RequestTag::NONE);
-                core.stats.blocks += 1;
-                core.events.stored(&self.key);
+            let shelf = core.shelves.number(at.shelf().0);
+            let found = shelf.and_then(|shelf| {
+                let written_at = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
+                let body =
+                    FileBody::new(shelf, at.fan, stat.allocated).written(stat.len == whole, written_at);
+                core.catalog
+                    .discover(self.fp, State::Ready, body.body(), Some(&self.key))
+            });
+            if let Some(id) = found {
+                core.account.budget.add_resident(stat.allocated);
+                core.catalog.rank(id, Origin::Found);
                 inserted = true;
             }
         }

@@ -189,7 +189,7 @@ impl Shared {
 
     /// Bytes by which a journal may outgrow what it stands on before it is compacted.
     pub(crate) fn compact_base(&self) -> u64 {
-        let bound = lock(&self.core).root_bound.unwrap_or(u64::MAX);
+        let bound = lock(&self.core).account.root_bound.unwrap_or(u64::MAX);
         (bound / 64).clamp(2 * self.params.fs_block, 4 << 20)
     }
 
@@ -214,26 +214,26 @@ impl Shared {
             {
                 let now = self.clock.now();
                 let mut core = lock(&self.core);
-                core.budget.restore(now);
-                let unpaid = core.top_up(credit);
-                granted += core.budget.grant(bytes - granted);
+                core.account.budget.restore(now);
+                let unpaid = core.account.top_up(credit);
+                granted += core.account.budget.grant(bytes - granted);
                 if granted == bytes {
                     return Ok(granted);
                 }
-                let (refused, extents_help) = if core.budget.bound().is_some_and(|b| bytes > b) {
+                let (refused, extents_help) = if core.account.budget.bound().is_some_and(|b| bytes > b) {
                     (Some(RefuseReason::TooLarge), false)
-                } else if core.budget.effective().is_some_and(|b| bytes > b) {
+                } else if core.account.budget.effective().is_some_and(|b| bytes > b) {
                     (Some(RefuseReason::NoSpace), false)
-                } else if core.trimming {
+                } else if core.account.trimming {
                     (Some(RefuseReason::Trimming), false)
                 } else {
-                    core.pressure += bytes - granted;
-                    let missing = bytes - granted + unpaid + core.budget.excess();
+                    core.account.pressure += bytes - granted;
+                    let missing = bytes - granted + unpaid + core.account.budget.excess();
                     let none = !core.choose_victims(missing, now, &mut victims);
-                    (none.then(|| core.why_no_room()), true)
+                    (none.then(|| core.account.why_no_room()), true)
                 };
                 if let Some(r) = refused {
-                    core.budget.release(granted);
+                    core.account.budget.release(granted);
                     granted = 0;
                     drop(core);
                     let extents = self.pack.as_ref().filter(|_| extents_help);
@@ -247,7 +247,7 @@ impl Shared {
                 let removed = self.remove_file(&v);
                 let mut core = lock(&self.core);
                 self.settle(&mut core, &v, removed, reason, false);
-                granted += core.budget.grant(bytes - granted);
+                granted += core.account.budget.grant(bytes - granted);
             }
             self.settled.notify_all();
         }
@@ -324,17 +324,17 @@ impl Shared {
 
     /// Tries again to remove temporaries that could not be removed; returns whether any went.
     fn retry_leftovers(&self) -> bool {
-        let left = std::mem::take(&mut lock(&self.core).leftovers);
+        let left = std::mem::take(&mut lock(&self.core).account.leftovers);
         let before = left.len();
         let mut kept = Vec::new();
         for (path, bytes) in left {
             match self.disk.remove_file(&path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => kept.push((path, bytes)),
-                _ => lock(&self.core).budget.remove_resident(bytes),
+                _ => lock(&self.core).account.budget.remove_resident(bytes),
             }
         }
         let any = kept.len() < before;
-        lock(&self.core).leftovers.extend(kept);
+        lock(&self.core).account.leftovers.extend(kept);
         any
     }
 
@@ -351,9 +351,9 @@ impl Shared {
         match self.disk.remove_file(&temp) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 let mut core = lock(&self.core);
-                core.stats.unlink_failures += 1;
-                core.budget.add_resident(bytes);
-                core.leftovers.push((temp, bytes));
+                core.catalog.stats.unlink_failures += 1;
+                core.account.budget.add_resident(bytes);
+                core.account.leftovers.push((temp, bytes));
             }
             _ => {}
         }
@@ -370,7 +370,7 @@ impl Shared {
                 if self.told.is_new(what, now, 1) {
                     tracing::warn!(tier = %self.params.name, %error, "{what}");
                 }
-                core.settle_stuck(v.id, bad, now);
+                core.catalog.stays(v.id, bad, now);
             }
         }
     }
@@ -445,13 +445,13 @@ impl Shared {
     /// The device ran full below the bound: from now on, for a while, the bound is what fits.
     pub(crate) fn device_full(&self, error: &io::Error) {
         let mut core = lock(&self.core);
-        if core.budget.effective() == core.budget.bound() {
+        if core.account.budget.effective() == core.account.budget.bound() {
             tracing::warn!(
-                tier = %self.params.name, %error, resident_bytes = core.budget.resident(),
+                tier = %self.params.name, %error, resident_bytes = core.account.budget.resident(),
                 "the device is full below the bound; the bound is lowered for a while"
             );
         }
-        core.budget.lower(self.clock.now(), LOWERED_FOR);
+        core.account.budget.lower(self.clock.now(), LOWERED_FOR);
     }
 
     /// Hands a finished job to the scheduler.
@@ -459,8 +459,8 @@ impl Shared {
         {
             let mut core = lock(&self.core);
             match report.direction {
-                Direction::Store => core.stats.store_device_time += report.device_time,
-                Direction::Load => core.stats.load_device_time += report.device_time,
+                Direction::Store => core.catalog.stats.store_device_time += report.device_time,
+                Direction::Load => core.catalog.stats.load_device_time += report.device_time,
             }
         }
         self.touch(req, fps);

@@ -11,16 +11,17 @@ use std::{
 };
 
 use super::{
-    core::{Core, Waiter, weight},
+    core::Core,
     deferred::{Order, Run},
     shared::Shared,
 };
 use crate::{
     block::{Fingerprint, Key},
-    catalog::index::State,
+    catalog::{self, Origin, Waiter, index::State},
     clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
+    fs::body::FileBody,
     io::{
         Disk, DiskFile, PageBuffer, SlotRead, Stat,
         disk::{OpenMode, write_full},
@@ -59,7 +60,7 @@ pub(crate) struct StoreRun {
 /// What to do about one block.
 enum Begin {
     /// Write it; an entry and `granted` bytes are reserved.
-    Write { id: Id, granted: u64 },
+    Write { id: Id, shelf: u16, granted: u64 },
     /// It is there already, and pinned.
     Present(Id),
     /// It is there already, packed.
@@ -96,6 +97,7 @@ impl Run for StoreRun {
 
     fn refuse(&self, kind: ErrorKind, reason: RefuseReason) {
         lock(&self.shared.core)
+            .catalog
             .stats
             .refused(reason, self.keys.len() as u64);
         (0..self.keys.len()).for_each(|u| self.finish(u, BlockOutcome::Failed(kind)));
@@ -125,20 +127,23 @@ impl StoreRun {
         }
         let (key, fp) = (self.keys.get(unit)?, *self.fps.get(unit)?);
         if self.shared.gives_way() {
-            lock(&self.shared.core).stats.refused(RefuseReason::ReadOnly, 1);
+            lock(&self.shared.core)
+                .catalog
+                .stats
+                .refused(RefuseReason::ReadOnly, 1);
             return Some(BlockOutcome::Failed(ErrorKind::Closed));
         }
         let at = Location::of(key);
         let (mut checked, mut replaced) = (false, false);
-        let (id, granted) = loop {
+        let (id, shelf, granted) = loop {
             match self.begin(unit, fp, &at) {
-                Begin::Write { id, granted } => break (id, granted),
+                Begin::Write { id, shelf, granted } => break (id, shelf, granted),
                 Begin::Joined => return None,
                 Begin::Packed => return Some(BlockOutcome::Present),
                 Begin::Refused(kind) => return Some(BlockOutcome::Failed(kind)),
                 Begin::Replace(_) if replaced => {
                     // it cannot be removed; trying for ever would cost this worker
-                    lock(&self.shared.core).stats.refused(RefuseReason::Io, 1);
+                    lock(&self.shared.core).catalog.stats.refused(RefuseReason::Io, 1);
                     return Some(BlockOutcome::Failed(ErrorKind::Unavailable));
                 }
                 Begin::Replace(id) => {
@@ -154,9 +159,9 @@ impl StoreRun {
                         self.remove_if(id, State::Ready, EvictReason::External);
                     }
                     let mut core = lock(&self.shared.core);
-                    core.unpin(id);
+                    core.catalog.unpin(id);
                     if right {
-                        core.stats.present_blocks += 1;
+                        core.catalog.stats.present_blocks += 1;
                         return Some(BlockOutcome::Present);
                     }
                 }
@@ -173,65 +178,68 @@ impl StoreRun {
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
         std::mem::forget(claim);
-        Some(self.settle(id, key, &at, granted, written))
+        Some(self.settle((id, shelf), key, &at, granted, written))
     }
 
     /// Looks the block up and reserves it. Everything under one hold of the lock but the making of room.
     fn begin(&self, unit: usize, fp: Fingerprint, at: &Location) -> Begin {
         let s = &*self.shared;
-        let id = {
+        let (id, shelf) = {
             let mut core = lock(&s.core);
             loop {
-                if core.closed {
+                if core.catalog.is_closed() {
                     return Begin::Refused(ErrorKind::Closed);
                 }
-                let Some(id) = core.index.find(fp) else { break };
-                match core.index.state(id) {
-                    State::Ready if core.index.packed(id).is_some() => {
-                        core.stats.present_blocks += 1;
+                let Some(id) = core.catalog.find(fp) else { break };
+                match core.catalog.state(id) {
+                    State::Ready if core.slot(id).is_some() => {
+                        core.catalog.stats.present_blocks += 1;
                         return Begin::Packed;
                     }
                     // a slot still read, an extent: nothing that a file can take the place of
-                    State::Bad if core.index.packed(id).is_some() => return Begin::Refused(ErrorKind::Busy),
-                    State::Extent => return Begin::Refused(ErrorKind::Invalid),
+                    State::Bad if core.slot(id).is_some() => return Begin::Refused(ErrorKind::Busy),
+                    State::Aside => return Begin::Refused(ErrorKind::Invalid),
                     State::Ready | State::Peer => {
-                        core.pin(id);
+                        core.catalog.pin(id);
                         return Begin::Present(id);
                     }
                     State::Bad => return Begin::Replace(id),
                     State::Writing => {
                         // our slot is not needed any more and must be free before the report
                         let waits = self.wait_for(unit);
-                        core.waiters.entry(id).or_default().extend(waits);
+                        core.catalog.join(id, waits);
                         return Begin::Joined;
                     }
                     State::Evicting => {
                         let same = |c: &mut Core| {
-                            c.index.find(fp) == Some(id) && c.index.state(id) == State::Evicting
+                            c.catalog.find(fp) == Some(id) && c.catalog.state(id) == State::Evicting
                         };
                         core = wait_while(&s.settled, core, REMOVAL_PATIENCE, same);
                         if same(&mut core) {
-                            core.stats.refused(RefuseReason::Io, 1);
+                            core.catalog.stats.refused(RefuseReason::Io, 1);
                             return Begin::Refused(ErrorKind::Busy);
                         }
                     }
                     State::Free | State::Dead => break,
                 }
             }
-            let shelf = core.index.shelf_id(at.shelf().0);
-            let id = shelf.and_then(|sh| core.index.insert(fp, sh, at.fan, State::Writing, 0));
-            match id {
-                Some(id) => id,
-                None => {
-                    core.stats.refused(RefuseReason::NoRoom, 1);
+            match (core.shelves.number(at.shelf().0), core.catalog.begin(fp)) {
+                (Some(shelf), catalog::Begin::New(id)) => (id, shelf),
+                (None, catalog::Begin::New(id)) => {
+                    core.catalog.abort(id);
+                    core.catalog.stats.refused(RefuseReason::NoRoom, 1);
+                    return Begin::Refused(ErrorKind::Full);
+                }
+                _ => {
+                    core.catalog.stats.refused(RefuseReason::NoRoom, 1);
                     return Begin::Refused(ErrorKind::Full);
                 }
             }
         };
         match s.make_room(s.write_cost(), EvictReason::Capacity) {
-            Ok(granted) => Begin::Write { id, granted },
+            Ok(granted) => Begin::Write { id, shelf, granted },
             Err(no) => {
-                lock(&s.core).stats.refused(no.0, 1);
+                lock(&s.core).catalog.stats.refused(no.0, 1);
                 self.abort(id, no.kind());
                 Begin::Refused(no.kind())
             }
@@ -253,10 +261,9 @@ impl StoreRun {
     pub(crate) fn abort(&self, id: Id, kind: ErrorKind) {
         let waiters = {
             let mut core = lock(&self.shared.core);
-            core.index.remove(id);
-            core.waiters.remove(&id)
+            core.catalog.abort(id)
         };
-        for w in waiters.into_iter().flatten() {
+        for w in waiters {
             w(BlockOutcome::Failed(kind));
         }
     }
@@ -264,10 +271,10 @@ impl StoreRun {
     fn remove_if(&self, id: Id, state: State, reason: EvictReason) {
         let victim = {
             let mut core = lock(&self.shared.core);
-            if core.index.state(id) == State::Peer {
-                core.forget_peer(id);
+            if core.catalog.state(id) == State::Peer {
+                core.catalog.forget_peer(id);
                 None
-            } else if core.index.state(id) == state {
+            } else if core.catalog.state(id) == state {
                 core.begin_removal(id)
             } else {
                 None
@@ -304,7 +311,7 @@ impl StoreRun {
             });
             if let Err(e) = begun {
                 if classify(&e) == IoClass::Full {
-                    lock(&s.core).eviction_does_not_help(s.clock.now());
+                    lock(&s.core).account.eviction_does_not_help(s.clock.now());
                 }
                 return Err(e);
             }
@@ -319,9 +326,9 @@ impl StoreRun {
         if let Err(e) = entered {
             self.journal_nothing_left(key, at);
             let mut core = lock(&s.core);
-            core.budget.apply(change);
+            core.account.budget.apply(change);
             if classify(&e) == IoClass::Full {
-                core.eviction_does_not_help(s.clock.now());
+                core.account.eviction_does_not_help(s.clock.now());
             }
             return Err(e);
         }
@@ -365,15 +372,15 @@ impl StoreRun {
                 };
                 change.add(s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf));
                 self.journal_nothing_left(key, at);
-                lock(&s.core).budget.apply(change);
+                lock(&s.core).account.budget.apply(change);
                 Err(late)
             }
             Err(e) => {
                 self.journal_nothing_left(key, at);
                 let mut core = lock(&s.core);
-                core.budget.apply(change);
+                core.account.budget.apply(change);
                 if classify(&e) == IoClass::Full {
-                    core.eviction_does_not_help(s.clock.now());
+                    core.account.eviction_does_not_help(s.clock.now());
                 }
                 Err(e)
             }
@@ -415,7 +422,7 @@ impl StoreRun {
     /// A write failed and left nothing; where a temporary is stuck its leaf stays in doubt.
     fn journal_nothing_left(&self, key: &Key, at: &Location) {
         let s = &*self.shared;
-        if lock(&s.core).leftovers.is_empty() {
+        if lock(&s.core).account.leftovers.is_empty() {
             let (shelf, fan) = at.shelf();
             s.journal_gone(self.fp_of(key), shelf, fan);
         }
@@ -424,7 +431,11 @@ impl StoreRun {
     fn evict_for_full_device(&self, e: &io::Error) -> bool {
         let s = &*self.shared;
         let now = s.clock.now();
-        if lock(&s.core).no_help_until.is_some_and(|until| now < until) {
+        if lock(&s.core)
+            .account
+            .no_help_until
+            .is_some_and(|until| now < until)
+        {
             return false;
         }
         s.device_full(e);
@@ -510,7 +521,7 @@ impl StoreRun {
     /// Turns the reservation into a resident block, or gives it back.
     fn settle(
         &self,
-        id: Id,
+        (id, shelf): (Id, u16),
         key: &Key,
         at: &Location,
         granted: u64,
@@ -521,33 +532,25 @@ impl StoreRun {
             Ok(w) => {
                 let waiters = {
                     let mut core = lock(&s.core);
-                    core.budget.release(granted);
+                    core.account.budget.release(granted);
                     let cost = w.stat.counted(s.params.fs_block);
-                    core.budget.add_resident(cost);
-                    core.budget.apply(w.change);
-                    core.index.set_state(id, State::Ready);
-                    core.index.set_cost(id, cost);
-                    core.index.set_has_trailer(id, true);
-                    core.index.set_written_at(id, s.clock.unix_seconds());
-                    core.index.set_key(id, key);
-                    let weight = u32::try_from(weight(cost)).unwrap_or(u32::MAX);
-                    let fp = core.index.fingerprint(id);
-                    core.policy.insert(id, fp, weight, self.req.tag());
-                    core.stats.blocks += 1;
-                    core.no_help_until = None;
-                    core.stats.stored_blocks += 1;
-                    core.stats.stored_bytes += s.file_len();
-                    core.events.stored(key);
-                    core.waiters.remove(&id)
+                    core.account.budget.add_resident(cost);
+                    core.account.budget.apply(w.change);
+                    core.account.no_help_until = None;
+                    core.catalog.stats.stored_blocks += 1;
+                    core.catalog.stats.stored_bytes += s.file_len();
+                    let body = FileBody::new(shelf, at.fan, cost).written(true, s.clock.unix_seconds());
+                    let origin = Origin::Stored(self.req.tag());
+                    core.catalog.admit(id, body.body(), key, origin)
                 };
-                for w in waiters.into_iter().flatten() {
+                for w in waiters {
                     w(BlockOutcome::Present);
                 }
                 BlockOutcome::Stored
             }
             Err(e) => {
                 tracing::debug!(block = %at.stem, "a block was not stored");
-                lock(&s.core).budget.release(granted);
+                lock(&s.core).account.budget.release(granted);
                 let kind = self.not_written(&e, 1);
                 self.abort(id, kind);
                 BlockOutcome::Failed(kind)
@@ -575,7 +578,7 @@ impl StoreRun {
             tracing::warn!(tier = %s.params.name, error = %e, errno = e.raw_os_error(), blocks, "{what}");
         }
         if !self.progress.is_reported() {
-            lock(&s.core).stats.refused(reason, blocks);
+            lock(&s.core).catalog.stats.refused(reason, blocks);
         }
         kind
     }
@@ -605,7 +608,7 @@ struct Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        lock(&self.run.shared.core).budget.release(self.granted);
+        lock(&self.run.shared.core).account.budget.release(self.granted);
         self.run.abort(self.id, ErrorKind::Unavailable);
     }
 }
@@ -652,7 +655,7 @@ impl Work for StoreRun {
             (ErrorKind::Closed, RefuseReason::Cancelled)
         };
         if self.progress.is_open(unit) {
-            lock(&self.shared.core).stats.refused(reason, 1);
+            lock(&self.shared.core).catalog.stats.refused(reason, 1);
         }
         self.finish(unit, BlockOutcome::Failed(kind));
     }
@@ -671,7 +674,10 @@ impl Abandon for StoreRun {
         for slot in g.cut.iter().filter_map(|&(unit, _)| self.slots.get(unit)) {
             drop(lock(slot).take());
         }
-        lock(&self.shared.core).stats.refused(reason, g.cut.len() as u64);
+        lock(&self.shared.core)
+            .catalog
+            .stats
+            .refused(reason, g.cut.len() as u64);
         self.shared.guard.gave_up(g.hung, g.first, reason);
         if let Some(job) = g.job {
             self.shared.end_job(job, now, self.req, &self.fps);

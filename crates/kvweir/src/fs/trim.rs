@@ -13,8 +13,8 @@ pub(crate) fn trim(shared: &Shared) {
     let began = shared.clock.now();
     let (tried, stuck) = evict_excess(shared, usize::MAX);
     let mut core = lock(&shared.core);
-    core.stats.trim_candidates = tried;
-    let excess_bytes = core.budget.excess();
+    core.catalog.stats.trim_candidates = tried;
+    let excess_bytes = core.account.budget.excess();
     drop(core);
     let seconds = shared.clock.now().since(began).as_secs_f64();
     let tier = &shared.params.name;
@@ -35,7 +35,7 @@ pub(crate) fn trim(shared: &Shared) {
 
 /// Evicts what is above the bound, at most about `most` blocks.
 pub(crate) fn shed(shared: &Shared, most: usize) {
-    if lock(&shared.core).budget.above_bound() > 0 {
+    if lock(&shared.core).account.budget.above_bound() > 0 {
         evict_excess(shared, most);
     }
 }
@@ -46,11 +46,12 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
     while !shared.stop.load(Ordering::Relaxed) && tried.len() < most {
         {
             let mut core = lock(&shared.core);
-            let excess = core.budget.excess();
+            let excess = core.account.budget.excess();
             if excess == 0 {
                 break;
             }
-            let step = (core.budget.resident() / core.stats.blocks.max(1)).saturating_mul(TRIM_BATCH);
+            let step = (core.account.budget.resident() / core.catalog.stats.blocks.max(1))
+                .saturating_mul(TRIM_BATCH);
             let now = shared.clock.now();
             let mut want = excess.min(step.max(1));
             // near the end of what can be evicted, take what there is
@@ -69,18 +70,18 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
         // files that could not be removed come round again after a while: not in this trim
         if batch.iter().all(|v| tried.contains(&v.id)) {
             let mut core = lock(&shared.core);
-            batch.drain(..).for_each(|v| core.keep(v.id, false));
+            batch.drain(..).for_each(|v| core.catalog.put_back(v.id, false));
             break;
         }
         for v in batch.drain(..) {
             if shared.stop.load(Ordering::Relaxed) {
-                lock(&shared.core).keep(v.id, false);
+                lock(&shared.core).catalog.put_back(v.id, false);
                 continue;
             }
-            let failures = lock(&shared.core).stats.unlink_failures;
+            let failures = lock(&shared.core).catalog.stats.unlink_failures;
             tried.insert(v.id);
             shared.remove_victim(&v, EvictReason::Trim, false);
-            stuck += u64::from(lock(&shared.core).stats.unlink_failures > failures);
+            stuck += u64::from(lock(&shared.core).catalog.stats.unlink_failures > failures);
         }
     }
     (tried.len() as u64, stuck)

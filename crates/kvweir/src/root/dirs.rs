@@ -17,8 +17,7 @@ use super::{
     names::{Fan, Leaf, Shelf, high_dir, leaf_dir},
 };
 use crate::{
-    budget::Change,
-    catalog::index::COST_UNIT,
+    budget::{COST_UNIT, Change},
     io::{Disk, Stat},
     sync::{Mutex, lock},
 };

@@ -1,5 +1,6 @@
 //! A bounded directory of counted files.
 
+pub(crate) mod account;
 pub(crate) mod accounts;
 pub(crate) mod around;
 pub(crate) mod dead;

@@ -85,9 +85,9 @@ impl Keeper {
         {
             // its bytes and its right to them come together
             let mut core = lock(&s.core);
-            let bound = core.budget.bound().unwrap_or(0);
-            core.budget.set_bound(Some(bound.saturating_add(lease)));
-            core.budget.add_resident(bytes);
+            let bound = core.account.budget.bound().unwrap_or(0);
+            core.account.budget.set_bound(Some(bound.saturating_add(lease)));
+            core.account.budget.add_resident(bytes);
         }
         let taken = take(&s, r, looked, false);
         s.dirs.note_emptied();
@@ -133,8 +133,8 @@ impl Keeper {
             // what was evicted since its own journal tells, and nobody reads that again
             a.blocks.retain(|o| {
                 let core = lock(&s.core);
-                let state = core.index.find(o.fp).map(|id| core.index.state(id));
-                matches!(state, Some(State::Ready | State::Bad | State::Extent))
+                let state = core.catalog.find(o.fp).map(|id| core.catalog.state(id));
+                matches!(state, Some(State::Ready | State::Bad | State::Aside))
             });
             log_blocks(s, j, &a.blocks)?;
             j.dirs(&s.core, &s.dirs.empty_ones())?;

@@ -133,7 +133,7 @@ impl Keeper {
             // what lies at the root's own level was counted by nobody: all of it is common
             let (mut common, _) = root_level(&s)?;
             if !namespace_too {
-                common = common.max(lock(&s.core).common);
+                common = common.max(lock(&s.core).account.common);
             }
             common += round_up(LEDGER_BYTES as u64, s.params.fs_block);
             self.enter_again(common)?;
@@ -168,11 +168,11 @@ impl Keeper {
         };
         let (bound, held, root_bound) = {
             let core = lock(&s.core);
-            let held = core.budget.resident() + core.budget.reserved();
+            let held = core.account.budget.resident() + core.account.budget.reserved();
             (
-                core.budget.bound().unwrap_or(0),
+                core.account.budget.bound().unwrap_or(0),
                 held,
-                core.root_bound.unwrap_or(0),
+                core.account.root_bound.unwrap_or(0),
             )
         };
         let boot = self.opening.member.boot;
@@ -227,7 +227,7 @@ impl Keeper {
             return Err(fault(e));
         }
         let lease = done.map_err(fault)?.flatten();
-        lock(&s.core).budget.set_bound(Some(lease.unwrap_or(0)));
+        lock(&s.core).account.budget.set_bound(Some(lease.unwrap_or(0)));
         if lease.is_none() {
             self.looks.ousted = true;
             return Err(busy());

@@ -31,13 +31,13 @@ impl Keeper {
         let cost = most_allocated(most, s.params.fs_block);
         {
             let mut core = lock(&s.core);
-            core.top_up(s.credit());
-            if !core.spend_credit(cost, s.least_credit() + j.spare()) {
+            core.account.top_up(s.credit());
+            if !core.account.spend_credit(cost, s.least_credit() + j.spare()) {
                 // the next store makes room for it
                 return;
             }
         }
-        let unspent = |bytes: u64| lock(&s.core).budget.release(bytes);
+        let unspent = |bytes: u64| lock(&s.core).account.budget.release(bytes);
         let head = (s.nonce(), s.params.block_len as u64);
         let rotation = match j.rotate(&s.core, head) {
             Ok(r) => r,
@@ -77,9 +77,9 @@ impl Keeper {
                 let spare = most_allocated(len, s.params.fs_block) - bytes;
                 {
                     let mut core = lock(&s.core);
-                    core.budget.release(cost.saturating_sub(spare));
-                    core.return_credit(spare.min(cost));
-                    core.budget.add_resident(bytes);
+                    core.account.budget.release(cost.saturating_sub(spare));
+                    core.account.return_credit(spare.min(cost));
+                    core.account.budget.add_resident(bytes);
                 }
                 let freed = j.settle(&rotation, len);
                 s.core.shrink(freed);
@@ -88,8 +88,8 @@ impl Keeper {
                 tracing::warn!(%error, "the journal's snapshot was not written");
                 let stays = j.give_up(&rotation);
                 let mut core = lock(&s.core);
-                core.budget.release(cost);
-                core.budget.add_resident(stays);
+                core.account.budget.release(cost);
+                core.account.budget.add_resident(stays);
             }
         }
     }

@@ -45,7 +45,7 @@ impl Keeper {
 fn look_at(s: &Shared, ns: u16, high: u32) -> bool {
     let Some(dir) = s.namespace(ns) else { return false };
     let seen = s.dirs.look_at_emptied(&*s.disk, &dir, ns, high);
-    lock(&s.core).budget.apply(seen.change);
+    lock(&s.core).account.budget.apply(seen.change);
     if seen.told.is_empty() {
         return false;
     }

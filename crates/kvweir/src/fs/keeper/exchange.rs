@@ -73,7 +73,7 @@ impl Keeper {
         }
         if share.is_some() {
             // more than before only now that it is written
-            lock(&s.core).budget.set_bound(share);
+            lock(&s.core).account.budget.set_bound(share);
         }
         self.other_walks = other_walks;
         self.followers
@@ -95,7 +95,7 @@ impl Keeper {
             return;
         }
         let since = *self.dead.entry(id).or_insert(now);
-        let wanted = d.ours || lock(&self.shared.core).starved;
+        let wanted = d.ours || lock(&self.shared.core).account.starved;
         if !wanted || now.since(since) < DEAD_FOR {
             return;
         }
@@ -109,8 +109,8 @@ impl Keeper {
 /// may use when that is written; what it gives it does not use from now on.
 fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     let mine = p.member(me).cloned()?;
-    let held = core.budget.resident() + core.budget.reserved();
-    let pressure = std::mem::take(&mut core.pressure);
+    let held = core.account.budget.resident() + core.account.budget.reserved();
+    let pressure = std::mem::take(&mut core.account.pressure);
     let alive = |n: u32| n == me || live.contains(&n);
     let left_by_dead = total(p.used().filter(|&(n, _)| !alive(n)).map(|(_, e)| e.lease));
     let members = live.len() as u64 + 1;
@@ -124,7 +124,7 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     let poor = p.used().filter(|&(n, e)| n != me && alive(n) && e.lease < fair);
     let wants = total(poor.map(|(_, e)| e.want));
     // what this member may use
-    let mut use_ = core.budget.bound().unwrap_or(0).min(most);
+    let mut use_ = core.account.budget.bound().unwrap_or(0).min(most);
     let free = most.saturating_sub(mine.lease.max(use_));
     if wants > free && use_ > fair {
         use_ = fair.max(use_ - (wants - free).min(use_));
@@ -136,11 +136,11 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
         };
         use_ += takes;
     }
-    let now = core.budget.bound().unwrap_or(0);
-    core.budget.set_bound(Some(use_.min(now)));
-    core.common = p.head.common;
-    core.root_bound = Some(p.head.bound);
-    core.starved = pressure > 0 && use_ < fair.saturating_add(left_by_dead);
+    let now = core.account.budget.bound().unwrap_or(0);
+    core.account.budget.set_bound(Some(use_.min(now)));
+    core.account.common = p.head.common;
+    core.account.root_bound = Some(p.head.bound);
+    core.account.starved = pressure > 0 && use_ < fair.saturating_add(left_by_dead);
     let lease = use_.max(held);
     let want = if pressure > 0 && lease < fair {
         pressure.max((fair - lease) / 4)

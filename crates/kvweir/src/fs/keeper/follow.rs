@@ -1,8 +1,10 @@
 //! What other live members of the namespace store and remove, by their journals: their blocks are hits here too.
 
 use crate::{
+    budget::COST_UNIT,
     catalog::index::State,
-    fs::{core::Core, keeper::state::Keeper, shared::Shared},
+    evict::Id,
+    fs::{body::FileBody, core::Core, keeper::state::Keeper, shared::Shared},
     root::{
         journal::Step,
         names::{Leaf, Shelf},
@@ -51,12 +53,12 @@ fn forget_untold(s: &Shared, owner: u32) {
     let mut from = 0u32;
     loop {
         let mut core = lock(&s.core);
-        let end = core.index.end();
+        let end = core.catalog.ids();
         for id in from..end.min(from.saturating_add(LOOKED_AT_ONCE)) {
-            let is_peer = core.index.state(id) == State::Peer;
-            let told = core.index.owner(id);
+            let is_peer = core.catalog.state(id) == State::Peer;
+            let told = core.file(id).map_or(0, |f| f.stamp);
             if is_peer && told != owner && told >> READING_BITS == owner >> READING_BITS {
-                core.forget_peer(id);
+                core.catalog.forget_peer(id);
             }
         }
         from = from.saturating_add(LOOKED_AT_ONCE);
@@ -81,24 +83,24 @@ impl Core {
                 if leaf == Leaf::Extent {
                     return;
                 }
-                let known = self.index.find(fp);
-                if known.is_some_and(|id| self.index.state(id) != State::Peer) {
+                let Some(shelf) = self.shelves.number(Shelf { namespace: 0, leaf }) else {
                     return;
-                }
-                let shelf = self.index.shelf_id(Shelf { namespace: 0, leaf });
-                let bytes = u64::from(cost) * 512;
-                let id =
-                    known.or_else(|| shelf.and_then(|sh| self.index.insert(fp, sh, fan, State::Peer, bytes)));
-                if let Some(id) = id {
-                    self.index.set_has_trailer(id, trailer);
-                    self.index.set_owner(id, owner);
-                }
+                };
+                let file = FileBody {
+                    trailer,
+                    stamp: owner,
+                    ..FileBody::new(shelf, fan, u64::from(cost) * COST_UNIT)
+                };
+                self.catalog.tell_peer(fp, file.body());
             }
             Step::Removed(fp) => {
                 // another member may have stored it since
-                let of = |c: &Self, id| c.index.owner(id) >> READING_BITS == owner >> READING_BITS;
-                if let Some(id) = self.index.find(fp).filter(|&id| of(self, id)) {
-                    self.forget_peer(id);
+                let is_its = |id: &Id| {
+                    let told = self.file(*id).map_or(0, |f| f.stamp);
+                    told >> READING_BITS == owner >> READING_BITS
+                };
+                if let Some(id) = self.catalog.find(fp).filter(is_its) {
+                    self.catalog.forget_peer(id);
                 }
             }
             Step::Whole => {}

@@ -35,7 +35,10 @@ impl Keeper {
                 p.member(number).map_or(0, |e| e.lease)
             })
             .map_err(fault)?;
-        lock(&self.shared.core).budget.set_bound(Some(lease.unwrap_or(0)));
+        lock(&self.shared.core)
+            .account
+            .budget
+            .set_bound(Some(lease.unwrap_or(0)));
         let dead = self.exchange().map_err(fault)?;
         if self.opening.alone {
             // nobody else would count what they left, or come back for it
@@ -48,8 +51,8 @@ impl Keeper {
         }
         let small = {
             let core = lock(&self.shared.core);
-            let average = core.budget.resident() / core.stats.blocks.max(1);
-            core.budget.excess() / average.max(1) <= crate::fs::open::TRIM_AT_ONCE
+            let average = core.account.budget.resident() / core.catalog.stats.blocks.max(1);
+            core.account.budget.excess() / average.max(1) <= crate::fs::open::TRIM_AT_ONCE
         };
         if !small {
             // it can serve: only stores wait for the trim
@@ -58,7 +61,7 @@ impl Keeper {
         trim(&self.shared);
         self.exchange()
             .map_err(|e| crate::error::Error::io("settle the ledger", "ledger", e))?;
-        lock(&self.shared.core).trimming = false;
+        lock(&self.shared.core).account.trimming = false;
         if self.shared.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -77,10 +80,12 @@ impl Keeper {
             } else {
                 tries += 1;
             }
-            if s.stop.load(Ordering::Relaxed) || lock(&s.core).budget.bound().is_none_or(|b| b >= least) {
+            if s.stop.load(Ordering::Relaxed)
+                || lock(&s.core).account.budget.bound().is_none_or(|b| b >= least)
+            {
                 break;
             }
-            lock(&s.core).pressure = least;
+            lock(&s.core).account.pressure = least;
             // those who live may have little, and no need of what the dead left
             for d in self.exchange()? {
                 self.consider(d);

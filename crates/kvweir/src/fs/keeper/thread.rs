@@ -119,8 +119,9 @@ fn close(keeper: Keeper, why: String) {
     let s = &*keeper.shared;
     {
         let mut core = lock(&s.core);
-        core.closed = true;
-        core.touched = None;
+        core.catalog.close();
+        core.catalog.note_uses(false);
+        core.account.keeps_journal(false);
     }
     tracing::error!(tier = %s.params.name, "{why}");
     s.set_phase(Phase::Failed(Some(Error::new(

@@ -83,8 +83,12 @@ impl Keeper {
         let s = &*self.shared;
         let (above, bound, resident) = {
             let core = lock(&s.core);
-            let all = core.budget.resident() + core.common;
-            (core.above_bound(), core.root_bound.unwrap_or(0), all)
+            let all = core.account.budget.resident() + core.account.common;
+            (
+                core.account.above_bound(),
+                core.account.root_bound.unwrap_or(0),
+                all,
+            )
         };
         if above == 0 {
             if self.above.take().is_some_and(|a| a.1) {
@@ -110,8 +114,8 @@ impl Keeper {
             return;
         };
         j.pay_debts(&self.shared.core);
-        let used = lock(&self.shared.core).touched.as_mut().map(std::mem::take);
-        if let Some(used) = used.filter(|u| !u.is_empty())
+        let used = lock(&self.shared.core).catalog.take_uses();
+        if !used.is_empty()
             && let Err(error) = j.touch(&self.shared.core, &used)
         {
             tracing::debug!(%error, "recency is not in the journal");
@@ -124,7 +128,7 @@ impl Keeper {
         if let Some(j) = s.journal.get() {
             j.look_again(&s.core);
             let credit = s.credit();
-            lock(&s.core).top_up(credit);
+            lock(&s.core).account.top_up(credit);
         }
     }
 
@@ -161,7 +165,7 @@ impl Keeper {
         self.tell_uses();
         let held = {
             let core = lock(&self.shared.core);
-            core.budget.resident()
+            core.account.budget.resident()
         };
         let mark = self.shared.journal.get().and_then(journal::Journal::mark);
         self.opening.member.leave(held, mark);

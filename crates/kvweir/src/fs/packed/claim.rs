@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     block::{Fingerprint, Key},
-    catalog::index::State,
+    catalog::{Origin, index::State},
     error::{IoClass, classify},
     evict::Id,
-    fs::shared::Shared,
+    fs::{body::SlotBody, shared::Shared},
     io::{disk::read_all_at, pool::usable_cpus},
     metrics::EvictReason,
     root::names::{Location, Part, extent_part, leaf_dir},
@@ -93,7 +93,7 @@ impl Shared {
         // what the journal told of and somebody removed behind our back
         let there: HashSet<Id> = mine.values().flatten().flatten().copied().collect();
         for id in known.into_iter().filter(|id| !there.contains(id)) {
-            if lock(&self.core).index.state(id) == State::Extent && !pack.has(id) {
+            if lock(&self.core).catalog.state(id) == State::Aside && !pack.has(id) {
                 self.remove_part(id, EvictReason::External);
             }
         }
@@ -158,7 +158,7 @@ impl Shared {
     fn claim_later(&self, parts: Vec<Id>) {
         let mut core = lock(&self.core);
         core.unclaimed.extend(parts);
-        core.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
+        core.catalog.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
     }
 
     /// Sorts what came of an extent.
@@ -213,9 +213,9 @@ impl Shared {
                 continue;
             };
             let fp = Fingerprint::of(name.as_bytes(), self.ns.seed());
-            let Some(id) = core.index.find(fp) else { continue };
+            let Some(id) = core.catalog.find(fp) else { continue };
             // another live member's are in nobody else's index
-            if core.index.state(id) == State::Extent && !pack.has(id) {
+            if core.catalog.state(id) == State::Aside && !pack.has(id) {
                 let [table, data] = out.entry(nonce).or_default();
                 match part {
                     Part::Table => *table = Some(id),
@@ -290,19 +290,16 @@ impl Shared {
         for part in all.chunks(AT_ONCE) {
             let mut core = lock(&self.core);
             for r in part {
-                if core.index.find(r.fp).is_some() {
-                    continue;
-                }
-                let Some(id) = core.index.insert_packed(r.fp, State::Ready, r.slot, r.tag) else {
-                    continue;
+                let body = SlotBody {
+                    slot: r.slot,
+                    tag: r.tag,
                 };
-                core.packed.insert_cold(id, r.fp, 1);
-                core.stats.blocks += 1;
-                core.stats.recovered_blocks += 1;
-                if let Some(key) = &r.key {
-                    core.index.set_key(id, key);
-                    core.events.stored(key);
-                }
+                let found = core
+                    .catalog
+                    .discover(r.fp, State::Ready, body.body(), r.key.as_ref());
+                let Some(id) = found else { continue };
+                core.catalog.rank(id, Origin::Cold);
+                core.catalog.stats.recovered_blocks += 1;
                 taken.push(r.slot);
             }
         }
@@ -336,10 +333,7 @@ impl Shared {
         ];
         let mut core = lock(&self.core);
         for (&id, cost) in e.ids.iter().zip(costs) {
-            let before = core.index.cost(id);
-            core.index.set_cost(id, cost.max(before));
-            let now = core.index.cost(id);
-            core.budget.change(before, now);
+            core.recount(id, cost);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     catalog::index::State,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
-    fs::{files::pieces::PIECE, load::LoadRun},
+    fs::{body::SlotBody, files::pieces::PIECE, load::LoadRun},
     io::{
         SlotWrite,
         disk::{read_all_at, write_all_at},
@@ -56,10 +56,10 @@ impl LoadRun {
             for unit in started {
                 let id = self.ids.get(unit).and_then(|i| *lock(i));
                 match id
-                    .and_then(|id| Some((id, core.index.packed(id)?)))
+                    .and_then(|id| Some((id, core.slot(id)?)))
                     .filter(|_| self.fits(unit))
                 {
-                    Some((id, (slot, tag))) => wanted.push(Wanted { unit, id, slot, tag }),
+                    Some((id, SlotBody { slot, tag })) => wanted.push(Wanted { unit, id, slot, tag }),
                     None => others.push(unit),
                 }
             }
@@ -299,11 +299,8 @@ impl LoadRun {
             }
         }
         let mut core = lock(&s.core);
-        core.stats.verification_failures += u64::from(lost);
-        if core.index.state(w.id) == State::Ready {
-            core.packed.remove(w.id);
-            core.keep(w.id, true);
-        }
+        core.catalog.stats.verification_failures += u64::from(lost);
+        core.catalog.mark_bad(w.id);
         BlockOutcome::Failed(kind)
     }
 
@@ -312,10 +309,9 @@ impl LoadRun {
         let mut freed = Vec::new();
         {
             let mut core = lock(&self.shared.core);
-            let bad = core.index.state(id) == State::Bad && core.index.packed(id).is_some();
-            if bad && core.is_evictable(id) {
-                core.packed.remove(id);
-                core.drop_packed(id, EvictReason::Corrupt, pack.slot_bytes, &mut freed);
+            let bad = core.catalog.state(id) == State::Bad && core.slot(id).is_some();
+            if bad && core.catalog.is_evictable(id) {
+                freed.extend(core.forget_slot(id, EvictReason::Corrupt, pack.slot_bytes));
             }
         }
         pack.give(&mut freed);

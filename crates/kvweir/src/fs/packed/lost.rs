@@ -116,12 +116,12 @@ impl Shared {
         let (mut out, mut from) = (Vec::new(), 0);
         loop {
             let core = lock(&self.core);
-            let (all, end) = (core.index.ids(), from + AT_ONCE.min(core.index.ids() - from));
+            let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
             for id in from..end {
-                let slot = core.index.packed(id).map(|(slot, _)| slot);
+                let slot = core.slot(id).map(|s| s.slot);
                 let here = slot.filter(|slot| slot >> SHIFT == extent.number);
-                if matches!(core.index.state(id), State::Ready | State::Bad) {
-                    out.extend(here.map(|slot| (core.index.fingerprint(id), slot)));
+                if matches!(core.catalog.state(id), State::Ready | State::Bad) {
+                    out.extend(here.map(|slot| (core.catalog.fingerprint(id), slot)));
                 }
             }
             from = end;
@@ -145,15 +145,13 @@ impl Shared {
             let mut freed = Vec::new();
             let all = {
                 let mut core = lock(&self.core);
-                let (all, end) = (core.index.ids(), from + AT_ONCE.min(core.index.ids() - from));
+                let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
                 for id in from..end {
                     let here = core
-                        .index
-                        .packed(id)
-                        .is_some_and(|(slot, _)| is_lost.get((slot >> SHIFT) as usize).is_some_and(|&l| l));
-                    if here && matches!(core.index.state(id), State::Ready | State::Bad) {
-                        core.packed.remove(id);
-                        core.drop_packed(id, EvictReason::External, pack.slot_bytes, &mut freed);
+                        .slot(id)
+                        .is_some_and(|s| is_lost.get((s.slot >> SHIFT) as usize).is_some_and(|&l| l));
+                    if here && matches!(core.catalog.state(id), State::Ready | State::Bad) {
+                        freed.extend(core.forget_slot(id, EvictReason::External, pack.slot_bytes));
                     }
                 }
                 from = end;

@@ -11,11 +11,14 @@ use super::{
 };
 use crate::{
     block::Fingerprint,
-    catalog::index::State,
+    catalog::{Begin, body::Rank},
     clock::Instant,
     error::{IoClass, classify},
     evict::Id,
-    fs::shared::{NoRoom, Shared},
+    fs::{
+        body::FileBody,
+        shared::{NoRoom, Shared},
+    },
     io::{
         DiskFile, PAGE,
         disk::{OpenMode, write_all_at},
@@ -74,7 +77,7 @@ struct Promise<'a> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.core).budget.release(self.bytes);
+        lock(&self.shared.core).account.budget.release(self.bytes);
     }
 }
 
@@ -83,7 +86,7 @@ struct Making<'a>(&'a Shared, Id);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        lock(&self.0.core).index.remove(self.1);
+        lock(&self.0.core).catalog.abort(self.1);
     }
 }
 
@@ -97,7 +100,7 @@ impl Shared {
         req: RequestId,
         out: &mut VecDeque<(Arc<Extent>, Run)>,
     ) -> Result<(), NoSlots> {
-        if lock(&self.core).trimming {
+        if lock(&self.core).account.trimming {
             return Err(NoSlots::Room(NoRoom(RefuseReason::Trimming)));
         }
         self.free_forgotten(pack);
@@ -129,13 +132,13 @@ impl Shared {
             _ if got > 0 => Ok(()),
             Some(e) => Err(NoSlots::Disk(e)),
             None if full => Err(NoSlots::Room(NoRoom(RefuseReason::NoSpace))),
-            None => Err(NoSlots::Room(NoRoom(lock(&self.core).why_no_room()))),
+            None => Err(NoSlots::Room(NoRoom(lock(&self.core).account.why_no_room()))),
         }
     }
 
     /// Takes slots of extents that were to be given back and are not any more.
     fn reopen(&self, pack: &Pack) -> bool {
-        lock(&self.core).budget.above_bound() == 0 && pack.reopen()
+        lock(&self.core).account.budget.above_bound() == 0 && pack.reopen()
     }
 
     /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false` when
@@ -146,16 +149,16 @@ impl Shared {
         let now = self.clock.now();
         {
             let mut core = lock(&self.core);
-            core.pressure += n * pack.slot_bytes;
+            core.account.pressure += n * pack.slot_bytes;
             let mut want = n * pack.slot_bytes;
-            if !files_help || core.orphans.is_empty() && core.policy.is_empty() {
+            if !files_help || core.catalog.is_empty(Rank::Whole) {
                 want = 0;
             }
             while want > 0 && !core.choose_victims(want, now, &mut files) {
                 want /= 2;
             }
             if files.is_empty() {
-                core.evict_packed(n, pack.slot_bytes, now, &mut freed);
+                core.evict_slots(n, pack.slot_bytes, now, &mut freed);
             }
         }
         let any = !freed.is_empty() || !files.is_empty();
@@ -174,7 +177,11 @@ impl Shared {
             return Grown::Yes;
         }
         let now = self.clock.now();
-        if lock(&self.core).no_help_until.is_some_and(|until| now < until) {
+        if lock(&self.core)
+            .account
+            .no_help_until
+            .is_some_and(|until| now < until)
+        {
             return Grown::Failed(io::ErrorKind::StorageFull.into());
         }
         let beside = BESIDE_BLOCKS * self.params.fs_block;
@@ -198,10 +205,10 @@ impl Shared {
         let error = io::Error::from(io::ErrorKind::StorageFull);
         let first = {
             let mut core = lock(&self.core);
-            let first = core.budget.effective() == core.budget.bound();
+            let first = core.account.budget.effective() == core.account.budget.bound();
             if !first {
                 // what was evicted for it since did not help
-                core.eviction_does_not_help(now);
+                core.account.eviction_does_not_help(now);
             }
             first
         };
@@ -220,10 +227,10 @@ impl Shared {
         }
         {
             let mut core = lock(&self.core);
-            if core.budget.room() < cost {
+            if core.account.budget.room() < cost {
                 return Grown::NoRoom;
             }
-            core.budget.grant(cost);
+            core.account.budget.grant(cost);
         }
         match self.make_extent(pack, number, slots, cost) {
             Ok(()) => Grown::Yes,
@@ -264,9 +271,9 @@ impl Shared {
         let credit = self.credit();
         let room = {
             let mut core = lock(&self.core);
-            core.budget.restore(self.clock.now());
-            core.top_up(credit);
-            core.budget.room().saturating_sub(beside)
+            core.account.budget.restore(self.clock.now());
+            core.account.top_up(credit);
+            core.account.budget.room().saturating_sub(beside)
         };
         let cost = |slots| extent_cost(slots, pack.slot_bytes, self.params.fs_block);
         let mut slots = Header::slots_in(pack.nominal.min(room), pack.slot_bytes);
@@ -304,7 +311,7 @@ impl Shared {
             ids.into_iter()
                 .for_each(|id| self.remove_part(id, EvictReason::NoSpace));
         })?;
-        lock(&self.core).no_help_until = None;
+        lock(&self.core).account.no_help_until = None;
         let all = Run { first: 0, len: slots };
         let extent = files.into_extent(number, header, ids, 0);
         pack.add(Arc::new(extent), 0, [all]);
@@ -346,11 +353,14 @@ impl Shared {
         if let Some(j) = self.journal.get() {
             j.begin(&self.core, fp, (shelf, fan))?;
         }
-        let id = {
+        let (id, number) = {
             let mut core = lock(&self.core);
-            let shelf = core.index.shelf_id(shelf).ok_or(io::ErrorKind::OutOfMemory)?;
-            let id = core.index.insert(fp, shelf, fan, State::Writing, 0);
-            id.ok_or(io::ErrorKind::OutOfMemory)?
+            let shelf = core.shelves.number(shelf).ok_or(io::ErrorKind::OutOfMemory)?;
+            match core.catalog.begin(fp) {
+                Begin::New(id) => (id, shelf),
+                Begin::Known(..) => return Err(io::ErrorKind::AlreadyExists.into()),
+                Begin::Full => return Err(io::ErrorKind::OutOfMemory.into()),
+            }
         };
         let making = Making(self, id);
         let (mut change, entered) = self.dirs.enter(&*self.disk, self.own_dir(), 0, fan, at.leaf);
@@ -376,16 +386,17 @@ impl Shared {
         let spent = if made.is_ok() { cost } else { 0 } + change.now.saturating_sub(change.before);
         let paid = spent.min(*reserved);
         *reserved -= paid;
-        core.budget.release(paid);
-        core.budget.apply(change);
+        core.account.budget.release(paid);
+        core.account.budget.apply(change);
         if let Err(e) = made {
-            core.index.remove(id);
+            core.catalog.abort(id);
             return Err(e);
         }
-        core.budget.add_resident(cost);
-        core.index.set_cost(id, cost);
-        core.index.set_state(id, State::Extent);
-        core.index.set_written_at(id, header.made_at);
+        core.account.budget.add_resident(cost);
+        let body = FileBody::new(number, fan, cost)
+            .written(false, header.made_at)
+            .body();
+        core.catalog.set_aside(id, body);
         Ok(id)
     }
 
@@ -412,7 +423,7 @@ impl Shared {
                     tracing::debug!(%error, "an extent is in doubt in the journal");
                 }
             }
-            Err(_) if lock(&self.core).leftovers.is_empty() => self.journal_gone(fp, shelf, fan),
+            Err(_) if lock(&self.core).account.leftovers.is_empty() => self.journal_gone(fp, shelf, fan),
             Err(_) => {}
         }
     }

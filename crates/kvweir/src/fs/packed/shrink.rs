@@ -34,7 +34,7 @@ impl Shared {
         ids.into_iter().for_each(|id| self.remove_part(id, reason));
         let stuck = {
             let core = lock(&self.core);
-            ids.iter().any(|&id| core.index.state(id) == State::Bad)
+            ids.iter().any(|&id| core.catalog.state(id) == State::Bad)
         };
         *turn = stuck.then(|| self.clock.now().after(STUCK_FOR));
         !stuck
@@ -65,12 +65,11 @@ impl Shared {
             {
                 let mut core = lock(&self.core);
                 for &(fp, slot) in part {
-                    let here = core.index.find(fp).filter(|&id| {
-                        core.index.packed(id).is_some_and(|(s, _)| s == slot) && core.is_evictable(id)
+                    let here = core.catalog.find(fp).filter(|&id| {
+                        core.slot(id).is_some_and(|s| s.slot == slot) && core.catalog.is_evictable(id)
                     });
                     if let Some(id) = here {
-                        core.packed.remove(id);
-                        core.drop_packed(id, reason, pack.slot_bytes, &mut freed);
+                        freed.extend(core.forget_slot(id, reason, pack.slot_bytes));
                     }
                 }
             }
@@ -81,7 +80,7 @@ impl Shared {
 
     /// Frees slots of blocks that were forgotten while somebody read them and that nobody reads any more.
     pub(crate) fn free_forgotten(&self, pack: &Pack) {
-        let mut freed = std::mem::take(&mut lock(&self.core).freed);
+        let mut freed = lock(&self.core).take_freed();
         if !freed.is_empty() {
             pack.give(&mut freed);
         }

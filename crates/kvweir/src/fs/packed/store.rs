@@ -12,10 +12,10 @@ use super::{
     room::NoSlots,
 };
 use crate::{
-    catalog::index::State,
+    catalog::{self, Origin, index::State},
     error::{ErrorKind, IoClass, classify},
     evict::Id,
-    fs::store::StoreRun,
+    fs::{body::SlotBody, store::StoreRun},
     io::{
         Disk, SlotRead,
         disk::write_all_at,
@@ -130,7 +130,7 @@ impl StoreRun {
             into: Vec::new(),
         };
         let coming = self.fps.get(units.clone()).unwrap_or_default();
-        lock(&s.core).index.warm_places(coming.iter().copied());
+        lock(&s.core).catalog.warm_places(coming.iter().copied());
         for unit in self.progress.start_all(units, s.clock.now()) {
             match self.begin_packed(pack, unit) {
                 Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),
@@ -146,7 +146,7 @@ impl StoreRun {
                 let blocks = claims.left.len() as u64;
                 let kind = match no {
                     NoSlots::Room(no) => {
-                        lock(&s.core).stats.refused(no.0, blocks);
+                        lock(&s.core).catalog.stats.refused(no.0, blocks);
                         no.kind()
                     }
                     NoSlots::Disk(e) => self.not_written(&e, blocks),
@@ -174,25 +174,24 @@ impl StoreRun {
         let mut freed = Vec::new();
         let begun = {
             let mut core = lock(&s.core);
-            if core.closed {
+            if core.catalog.is_closed() {
                 return Begin::Refused(ErrorKind::Closed);
             }
-            if let Some(id) = core.index.find(fp) {
-                let packed = core.index.packed(id).is_some();
-                match core.index.state(id) {
+            if let Some(id) = core.catalog.find(fp) {
+                let packed = core.slot(id).is_some();
+                match core.catalog.state(id) {
                     State::Ready if packed => {
-                        core.stats.present_blocks += 1;
+                        core.catalog.stats.present_blocks += 1;
                         return Begin::Present;
                     }
                     State::Writing => {
                         let waits = self.wait_for(unit);
-                        core.waiters.entry(id).or_default().extend(waits);
+                        core.catalog.join(id, waits);
                         return Begin::Joined;
                     }
                     // who still reads what is bad there keeps its slot until then
                     State::Bad if packed => {
-                        core.packed.remove(id);
-                        core.drop_packed(id, EvictReason::Corrupt, pack.slot_bytes, &mut freed);
+                        freed.extend(core.forget_slot(id, EvictReason::Corrupt, pack.slot_bytes));
                     }
                     State::Free | State::Dead => {}
                     _ => return Begin::File,
@@ -201,10 +200,11 @@ impl StoreRun {
             if key.as_bytes().len() > MAX_PACKED_KEY {
                 Begin::File
             } else {
-                match core.index.insert_packed(fp, State::Writing, u32::MAX, 0) {
-                    Some(id) => Begin::Write(id),
-                    None => {
-                        core.stats.refused(RefuseReason::NoRoom, 1);
+                match core.catalog.begin(fp) {
+                    catalog::Begin::New(id) => Begin::Write(id),
+                    catalog::Begin::Known(..) => Begin::File,
+                    catalog::Begin::Full => {
+                        core.catalog.stats.refused(RefuseReason::NoRoom, 1);
                         Begin::Refused(ErrorKind::Full)
                     }
                 }
@@ -384,18 +384,17 @@ impl StoreRun {
         {
             let mut core = lock(&s.core);
             for (&(unit, id, sum), slot) in blocks.iter().zip(first..) {
-                let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
+                let Some(key) = self.keys.get(unit) else {
                     continue;
                 };
-                core.index.set_packed(id, slot, tag(sum, key));
-                core.index.set_state(id, State::Ready);
-                core.index.set_key(id, key);
-                core.packed.insert(id, fp, 1, self.req.tag());
-                core.stats.blocks += 1;
-                core.stats.stored_blocks += 1;
-                core.stats.stored_bytes += s.params.block_len as u64;
-                core.events.stored(key);
-                waiters.extend(core.waiters.remove(&id).into_iter().flatten());
+                let body = SlotBody {
+                    slot,
+                    tag: tag(sum, key),
+                };
+                core.catalog.stats.stored_blocks += 1;
+                core.catalog.stats.stored_bytes += s.params.block_len as u64;
+                let origin = Origin::Stored(self.req.tag());
+                waiters.extend(core.catalog.admit(id, body.body(), key, origin));
             }
         }
         for w in waiters {

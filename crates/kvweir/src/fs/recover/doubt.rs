@@ -36,7 +36,7 @@ pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec
         let only: HashSet<Fingerprint> = owned
             .iter()
             .copied()
-            .filter(|&fp| lock(&s.core).index.find(fp).is_none())
+            .filter(|&fp| lock(&s.core).catalog.find(fp).is_none())
             .collect();
         let mut survey = Survey::default();
         let met = with_walk(s, Sweep::Member(member), &|_| {}, |w| {

@@ -40,7 +40,7 @@ pub(crate) fn load(k: &mut Opening) -> Result<()> {
             let (common, foreign) = root_level(&s)?;
             (common, foreign, None)
         };
-        lock(&s.core).stats.foreign_files = foreign;
+        lock(&s.core).catalog.stats.foreign_files = foreign;
         let done = k.member.change_within(crate::root::member::OPEN_PATIENCE, |p| {
             p.head.deep = deep.unwrap_or(p.head.deep);
             p.head.common = walk_common.saturating_add(p.head.deep);
@@ -177,13 +177,13 @@ fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
     let resume = r.resume.take();
     if k.alone {
         let (common, foreign) = root_level(&s)?;
-        lock(&s.core).stats.foreign_files = foreign;
+        lock(&s.core).catalog.stats.foreign_files = foreign;
         let done = k.member.change_within(crate::root::member::OPEN_PATIENCE, |p| {
             p.head.common = common.saturating_add(p.head.deep);
         });
         done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
     }
-    lock(&s.core).budget.add_resident(r.bytes);
+    lock(&s.core).account.budget.add_resident(r.bytes);
     let taken = take(&s, r, looked, true);
     begin_journal(&s, k, resume)?;
     if other_length {
@@ -213,8 +213,8 @@ fn walked(k: &mut Opening) -> Result<Survey> {
     survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
     {
         let mut core = lock(&s.core);
-        core.budget.add_resident(survey.dir_bytes);
-        core.stats.swept_files = survey.swept;
+        core.account.budget.add_resident(survey.dir_bytes);
+        core.catalog.stats.swept_files = survey.swept;
     }
     for part in survey.blocks.chunks(1024) {
         let mut core = lock(&s.core);
@@ -222,7 +222,7 @@ fn walked(k: &mut Opening) -> Result<Survey> {
     }
     begin_journal(&s, k, None)?;
     if let Some(j) = s.journal.get() {
-        let still = |f: &&Found| f.id.is_some() && lock(&s.core).index.find(f.fp) == f.id;
+        let still = |f: &&Found| f.id.is_some() && lock(&s.core).catalog.find(f.fp) == f.id;
         let all: Vec<Owned> = survey.blocks.iter().filter(still).map(as_owned).collect();
         log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.params.root.display(), e))?;
     }

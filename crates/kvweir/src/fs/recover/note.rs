@@ -38,9 +38,10 @@ pub(crate) fn begin_journal(s: &Shared, k: &Opening, from: Option<journal::Resum
     {
         let mut core = lock(&s.core);
         if is_new {
-            core.budget.add_resident(journal.bytes());
+            core.account.budget.add_resident(journal.bytes());
         }
-        core.touched = Some(Vec::new());
+        core.catalog.note_uses(true);
+        core.account.keeps_journal(true);
     }
     let _ = s.journal.set(journal);
     Ok(())

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use super::{doubt::Looked, note::as_owned, taken::Taken};
 use crate::{
-    catalog::index::{BATCH, COST_UNIT, State},
-    evict::RequestTag,
-    fs::{
-        core::{Core, weight},
-        recover::{doubt::Looked, note::as_owned, taken::Taken},
-        shared::Shared,
+    budget::COST_UNIT,
+    catalog::{
+        Origin,
+        index::{BATCH, State},
     },
+    fs::{body::FileBody, core::Core, shared::Shared},
     root::{
         journal::{Owned, Replayed},
         leaves::Leaves,
@@ -48,7 +48,7 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
                 bytes += s.dirs.also_top(n, u64::from(cost) * COST_UNIT);
             }
         }
-        lock(&s.core).budget.add_resident(bytes);
+        lock(&s.core).account.budget.add_resident(bytes);
     };
     let mut taken = Taken::default();
     if first {
@@ -67,11 +67,11 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
             let beside = thread::Builder::new()
                 .name("kvweir-load".into())
                 .spawn_scoped(scope, files);
-            lock(&s.core).index.reserve(owned.len());
+            lock(&s.core).catalog.reserve(owned.len());
             for part in owned.chunks(1024) {
                 let mut core = lock(&s.core);
                 for batch in part.chunks(BATCH) {
-                    core.index.warm_places(batch.iter().map(|o| o.fp));
+                    core.catalog.warm_places(batch.iter().map(|o| o.fp));
                     batch.iter().for_each(|o| {
                         insert(&mut core, o);
                     });
@@ -104,11 +104,11 @@ fn renumber(mut o: Owned, number: &dyn Fn(u16) -> Option<u16>) -> Option<Owned> 
 
 /// Adds a block; `false` where it is there already.
 fn insert(core: &mut Core, o: &Owned) -> bool {
-    if let Some(id) = core.index.find(o.fp) {
-        if core.index.state(id) != State::Peer {
+    if let Some(id) = core.catalog.find(o.fp) {
+        if core.catalog.state(id) != State::Peer {
             return false;
         }
-        core.forget_peer(id);
+        core.catalog.forget_peer(id);
     }
     let mut f = Found {
         fp: o.fp,
@@ -142,13 +142,13 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
             s.dirs.found_dir(n, fan, Some(leaf), survey.dir_bytes);
         }
         let mut core = lock(&s.core);
-        core.budget.change(before, survey.dir_bytes);
-        core.stats.swept_files += survey.swept;
+        core.account.budget.change(before, survey.dir_bytes);
+        core.catalog.stats.swept_files += survey.swept;
         let mut there = HashSet::new();
         for f in &mut survey.blocks {
             there.insert(f.fp);
-            match core.index.find(f.fp) {
-                Some(id) if core.index.state(id) == State::Peer => core.forget_peer(id),
+            match core.catalog.find(f.fp) {
+                Some(id) if core.catalog.state(id) == State::Peer => core.catalog.forget_peer(id),
                 // stored again since it was looked at
                 Some(_) => continue,
                 None => {}
@@ -167,65 +167,55 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
     for (n, high) in highs {
         let Some(dir) = s.namespace(n) else { continue };
         let change = s.dirs.look_again(&*s.disk, &dir, n, high, &high_dir(&dir, high));
-        lock(&s.core).budget.apply(change);
+        lock(&s.core).account.budget.apply(change);
     }
 }
 
 impl Core {
     /// Indexes and counts a block found on disk; it has no place among the others yet.
     pub(crate) fn found(&mut self, f: &mut Found) {
-        self.budget.add_resident(f.cost);
-        let extent = f.leaf == Leaf::Extent;
+        self.account.budget.add_resident(f.cost);
+        let (extent, ours) = (f.leaf == Leaf::Extent, f.namespace == 0);
         // one of ours is opened later, if this tier packs; else it is no block
-        f.bad |= extent && f.namespace == 0 && !self.packs;
+        f.bad |= extent && ours && !self.packs;
         let state = match () {
             () if f.bad => State::Bad,
-            () if extent && f.namespace == 0 => State::Extent,
+            () if extent && ours => State::Aside,
             () => State::Ready,
         };
-        let shelf = self.index.shelf_id(Shelf {
+        let shelf = self.shelves.number(Shelf {
             namespace: f.namespace,
             leaf: f.leaf,
         });
-        let id = shelf
-            .filter(|_| self.index.find(f.fp).is_none())
-            .and_then(|sh| self.index.insert(f.fp, sh, f.fan, state, f.cost));
+        // another namespace's keys are no business of our events
+        let key = f.key.as_ref().filter(|_| ours);
+        let id = shelf.and_then(|shelf| {
+            let written_at = u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0);
+            let body = FileBody::new(shelf, f.fan, f.cost).written(f.trailer, written_at);
+            self.catalog.discover(f.fp, state, body.body(), key)
+        });
         let Some(id) = id else {
             // more kinds of leaves than an index can name: counted, not served
-            self.stats.foreign_files += 1;
+            self.catalog.stats.foreign_files += 1;
             return;
         };
         f.id = Some(id);
-        if state == State::Extent {
+        if state == State::Aside {
             self.unclaimed.push(id);
         }
-        self.index.set_has_trailer(id, f.trailer);
-        self.index
-            .set_written_at(id, u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0));
-        // another namespace's keys are no business of our events
-        if let Some(k) = f.key.as_ref().filter(|_| f.namespace == 0) {
-            self.index.set_key(id, k);
-            if !f.bad {
-                self.events.stored(k);
-            }
-        }
-        self.stats.blocks += u64::from(state == State::Ready);
-        self.stats.recovered_blocks += u64::from(state == State::Ready && f.namespace == 0);
+        self.catalog.stats.recovered_blocks += u64::from(state == State::Ready && ours);
     }
 
     /// Gives a found block its place: more recent than all ranked before, or among the orphans.
     pub(crate) fn rank(&mut self, f: &Found) {
-        let Some(id) = f.id else { return };
-        let is =
-            matches!(self.index.state(id), State::Ready | State::Bad) && self.index.fingerprint(id) == f.fp;
-        if !is {
-            return;
-        }
-        if f.namespace == 0 {
-            let w = u32::try_from(weight(f.cost)).unwrap_or(u32::MAX);
-            self.policy.insert(id, f.fp, w, RequestTag::NONE);
-        } else {
-            self.orphans.push_back(id);
+        let same = f.id.filter(|&id| self.catalog.fingerprint(id) == f.fp);
+        if let Some(id) = same {
+            let origin = if f.namespace == 0 {
+                Origin::Found
+            } else {
+                Origin::Orphan
+            };
+            self.catalog.rank(id, origin);
         }
     }
 }

@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 
 use super::{blocks::Owned, mark::Mark, older::Resume, path, read::load, state::State, unusable::Unusable};
 use crate::{
-    catalog::index::COST_UNIT,
+    budget::COST_UNIT,
     io::Disk,
     root::leaves::{LeafAt, Leaves},
 };

@@ -1,0 +1,198 @@
+//! Where a block of the local tier lies, as its entry tells: in a file of its own, or in a slot of an extent. Twelve
+//! bytes and a mark, packed into what the [`Catalog`](crate::catalog::Catalog) keeps without knowing.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::{
+    budget::COST_UNIT,
+    catalog::body::{Body, Rank},
+    root::names::{Fan, Shelf},
+};
+
+/// Bits of a first word that tell the leaf; the others tell the shelf.
+const FAN_BITS: u32 = 20;
+/// Shelves that an entry can name.
+const MAX_SHELVES: usize = 1 << (32 - FAN_BITS);
+
+/// A block with a file of its own, or a file of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileBody {
+    /// Number of its [`Shelf`].
+    pub(crate) shelf: u16,
+    pub(crate) fan: Fan,
+    /// Whether the file is known to end in a trailer page: losing it is then proof of damage.
+    pub(crate) trailer: bool,
+    /// Allocated bytes, in units of [`COST_UNIT`].
+    pub(crate) units: u32,
+    /// Seconds since the Unix epoch when it was written; of another process's block whose it is, as the keeper numbers
+    /// them, since when it was written only its owner needs to know.
+    pub(crate) stamp: u32,
+}
+
+impl FileBody {
+    /// One of `cost` allocated bytes.
+    pub(crate) fn new(shelf: u16, fan: Fan, cost: u64) -> Self {
+        Self {
+            shelf,
+            fan,
+            trailer: false,
+            units: units(cost),
+            stamp: 0,
+        }
+    }
+
+    /// What `body` tells; `None` for a slot.
+    pub(crate) fn of(body: &Body) -> Option<Self> {
+        if body.rank == Rank::Slot {
+            return None;
+        }
+        let [place, units, stamp] = body.words;
+        Some(Self {
+            shelf: u16::try_from(place >> FAN_BITS).unwrap_or(u16::MAX),
+            fan: Fan(place & ((1 << FAN_BITS) - 1)),
+            trailer: body.mark,
+            units,
+            stamp,
+        })
+    }
+
+    pub(crate) fn body(self) -> Body {
+        let place = u32::from(self.shelf) << FAN_BITS | self.fan.0 & ((1 << FAN_BITS) - 1);
+        Body {
+            words: [place, self.units, self.stamp],
+            rank: Rank::Whole,
+            mark: self.trailer,
+        }
+    }
+
+    /// Allocated bytes.
+    pub(crate) fn cost(self) -> u64 {
+        u64::from(self.units) * COST_UNIT
+    }
+
+    /// The same with a trailer, written at `unix_seconds`.
+    pub(crate) fn written(self, trailer: bool, unix_seconds: u64) -> Self {
+        Self {
+            trailer,
+            stamp: u32::try_from(unix_seconds).unwrap_or(u32::MAX),
+            ..self
+        }
+    }
+}
+
+/// A block in a slot of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotBody {
+    /// The slot's number among all of the tier's.
+    pub(crate) slot: u32,
+    /// What its bytes and its key are told by.
+    pub(crate) tag: u64,
+}
+
+impl SlotBody {
+    /// What `body` tells; `None` for a file.
+    #[inline]
+    pub(crate) fn of(body: &Body) -> Option<Self> {
+        let [slot, low, high] = body.words;
+        (body.rank == Rank::Slot).then_some(Self {
+            slot,
+            tag: u64::from(high) << 32 | u64::from(low),
+        })
+    }
+
+    pub(crate) fn body(self) -> Body {
+        let [a, b, c, d, e, f, g, h] = self.tag.to_le_bytes();
+        Body {
+            words: [
+                self.slot,
+                u32::from_le_bytes([a, b, c, d]),
+                u32::from_le_bytes([e, f, g, h]),
+            ],
+            rank: Rank::Slot,
+            mark: false,
+        }
+    }
+}
+
+/// What an entry weighs in its policy: units of [`COST_UNIT`] for a file, 1 for a slot.
+pub(crate) fn weigh(body: &Body) -> u64 {
+    FileBody::of(body).map_or(1, |f| u64::from(f.units))
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(COST_UNIT)).unwrap_or(u32::MAX)
+}
+
+/// The shelves of a root, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Shelves {
+    all: Vec<Shelf>,
+    numbers: HashMap<Shelf, u16, FixedState>,
+}
+
+impl Shelves {
+    /// The number of `shelf`; `None` when 4096 others exist.
+    pub(crate) fn number(&mut self, shelf: Shelf) -> Option<u16> {
+        if let Some(&n) = self.numbers.get(&shelf) {
+            return Some(n);
+        }
+        let n = u16::try_from(self.all.len())
+            .ok()
+            .filter(|&n| usize::from(n) < MAX_SHELVES)?;
+        self.all.push(shelf);
+        self.numbers.insert(shelf, n);
+        Some(n)
+    }
+
+    /// The shelf with number `n`.
+    pub(crate) fn get(&self, n: u16) -> Option<Shelf> {
+        self.all.get(usize::from(n)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::names::Leaf;
+
+    #[test]
+    fn a_file_reads_back_and_is_no_slot() {
+        for (shelf, fan, trailer) in [(0, 0, false), (4095, 0xf_ffff, true), (7, 0x1_2345, true)] {
+            let f = FileBody::new(shelf, Fan(fan), 700).written(trailer, 1 << 31);
+            assert_eq!(FileBody::of(&f.body()), Some(f));
+            assert_eq!(
+                (f.cost(), SlotBody::of(&f.body()), weigh(&f.body())),
+                (1024, None, 2)
+            );
+        }
+    }
+
+    #[test]
+    fn a_slot_reads_back_and_is_no_file() {
+        let s = SlotBody {
+            slot: 0xdead_beef,
+            tag: 0x0123_4567_89ab_cdef,
+        };
+        assert_eq!(SlotBody::of(&s.body()), Some(s));
+        assert_eq!((FileBody::of(&s.body()), weigh(&s.body())), (None, 1));
+    }
+
+    #[test]
+    fn shelves_run_out_without_harm() {
+        let mut shelves = Shelves::default();
+        let shelf = |n| Shelf {
+            namespace: 0,
+            leaf: Leaf::Group(n),
+        };
+        for n in 0..MAX_SHELVES as u32 {
+            assert_eq!(shelves.number(shelf(n)), u16::try_from(n).ok());
+        }
+        assert_eq!(shelves.number(shelf(1 << 20)), None);
+        assert_eq!(
+            (shelves.number(shelf(7)), shelves.get(7)),
+            (Some(7), Some(shelf(7)))
+        );
+    }
+}
