@@ -231,3 +231,9 @@ impl Catalog {
         self.policy_mut(self.index.rank(id))
     }
 }
+
+/// What is behind a tier's lock: a catalog, and whatever else the tier needs there.
+pub(crate) trait Holds: Send {
+    /// The catalog.
+    fn catalog(&mut self) -> &mut Catalog;
+}

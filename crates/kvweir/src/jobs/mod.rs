@@ -1,5 +1,24 @@
-//! Jobs on their way.
+//! Jobs from their submission to their report, whatever the tier that does them: queued once whole, given to workers
+//! part by part, reported once (I4), given up at their deadline, refused while the device is left alone (I10). Knows no
+//! files and no names; what a tier does with a block is behind [`Backend`].
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `backend.rs` | [`Backend`]: what a tier brings |
+//! | `runner.rs` | [`Runner`]: where every job ends, and the look at those that do not |
+//! | `deferred.rs` | [`submit`](deferred::submit): a job whose blocks are made when a worker reaches it |
+//! | `store.rs`, `load.rs` | [`StoreRun`], [`LoadRun`]: a job with its blocks |
+//! | `progress.rs` | outcomes, operations under way, device time |
+//! | `watchdog.rs` | deadlines and breaker |
+//! | `bounce.rs` | buffers for loads that may hang |
 
+pub(crate) mod backend;
 pub(crate) mod bounce;
+pub(crate) mod deferred;
+pub(crate) mod load;
 pub(crate) mod progress;
+pub(crate) mod runner;
+pub(crate) mod store;
 pub(crate) mod watchdog;
+
+pub(crate) use self::{backend::Backend, load::LoadRun, runner::Runner, store::StoreRun};

@@ -46,17 +46,17 @@ pub(crate) trait Abandon: Send + Sync {
 
 /// Deadlines and breaker of one tier. Its locks are taken alone, or before a job's progress.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    pub(crate) timeout: Option<Duration>,
+pub(crate) struct Watchdog {
+    timeout: Option<Duration>,
     /// Whether the engine leaves a slot alone while a guard of it exists, reported or not.
-    pub(crate) honours_guards: bool,
-    pub(crate) breaker: Mutex<Breaker>,
+    pub(crate) slots_outlive_reports: bool,
+    breaker: Mutex<Breaker>,
     /// Whether the breaker is anything but closed.
     tripped: AtomicBool,
     /// It opened, and what waits was not failed yet.
-    pub(crate) flush: AtomicBool,
+    flush: AtomicBool,
     jobs: Mutex<Vec<Weak<dyn Abandon>>>,
-    pub(crate) unreported: AtomicUsize,
+    unreported: AtomicUsize,
     hung: AtomicU64,
     timed_out: AtomicU64,
     /// When an operation last ended: stores, loads; and when to look next. Nanoseconds of the clock.
@@ -70,16 +70,16 @@ impl std::fmt::Debug for dyn Abandon {
     }
 }
 
-impl Guard {
+impl Watchdog {
     pub(crate) fn new(
         timeout: Option<Duration>,
         breaker: BreakerSettings,
-        honours_guards: bool,
+        slots_outlive_reports: bool,
         now: Instant,
     ) -> Self {
         Self {
             timeout: timeout.filter(|t| !t.is_zero()),
-            honours_guards,
+            slots_outlive_reports,
             breaker: Mutex::new(Breaker::new(breaker)),
             tripped: AtomicBool::new(false),
             flush: AtomicBool::new(false),
@@ -90,6 +90,26 @@ impl Guard {
             last_end: [now, now].map(|t| AtomicU64::new(t.as_nanos())),
             next_look: AtomicU64::new(0),
         }
+    }
+
+    /// How long an operation may run.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// A job was reported.
+    pub(crate) fn reported(&self) {
+        self.unreported.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether the breaker opened since the last call: what waits is to be failed.
+    pub(crate) fn must_flush(&self) -> bool {
+        self.flush.swap(false, Relaxed)
+    }
+
+    /// Nobody asked the device whether it answers.
+    pub(crate) fn probe_lost(&self, now: Instant) {
+        lock(&self.breaker).probe_lost(now);
     }
 
     /// Whether nothing may reach the device.

@@ -1,7 +1,7 @@
 //! What the scheduler leaves to the workers. Submitting costs it the same for one block and for thousands: the first
 //! worker that reaches a job makes its blocks (claims slots, takes pins, computes fingerprints), the others wait for
 //! that. A job whose blocks cannot be made is reported failed, once (I4); pins of a load pass to the job at submission
-//! and are sorted out by the worker (I3). The guard knows a job from its submission on, so that one which no worker
+//! and are sorted out by the worker (I3). The watchdog knows a job from its submission on, so that one which no worker
 //! reaches is reported at its deadline; its blocks are made then, to be failed.
 
 use std::{
@@ -10,33 +10,27 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use super::{Backend, progress::Progress, watchdog::Abandon};
 use crate::{
     block::{Fingerprint, Key},
-    catalog::pins::Held,
+    catalog::{Holds, pins::Held},
     clock::Instant,
     error::{ErrorKind, Result},
-    fs::shared::Shared,
     io::pool::{Class, Pool, Work, Worker},
-    jobs::{progress::Progress, watchdog::Abandon},
     metrics::RefuseReason,
     sync::{Mutex, OnceLock, lock},
     tier::{Direction, JobId, Report, RequestId},
 };
 
-/// Blocks touched under one hold of the lock.
-const TOUCHED_AT_ONCE: usize = 64;
-
-/// Bytes of packed blocks that a worker moves together.
-const BATCH_BYTES: usize = 1 << 20;
-/// Most blocks that it does.
-const MAX_BATCH: usize = 256;
+/// Blocks marked as used under one hold of the lock.
+const MARKED_AT_ONCE: usize = 64;
 
 /// A job as the scheduler gives it.
 pub(crate) struct Order {
     pub(crate) req: RequestId,
     /// Begun when the job was submitted.
     pub(crate) progress: Arc<Progress>,
-    /// What the guard was given.
+    /// What the watchdog was given.
     pub(crate) job: Weak<dyn Abandon>,
     /// What the request pinned; nothing for stores.
     pub(crate) held: Held,
@@ -44,12 +38,14 @@ pub(crate) struct Order {
 
 /// A job with its blocks.
 pub(crate) trait Run: Work + Abandon + Sized + 'static {
+    /// Who does the job.
+    type Tier: Backend;
     /// A block and its slot.
     type Block: Send + 'static;
     const DIRECTION: Direction;
 
     /// Takes blocks and pins over.
-    fn new(shared: &Arc<Shared>, order: Order, blocks: Vec<Self::Block>) -> Arc<Self>;
+    fn new(tier: &Arc<Self::Tier>, order: Order, blocks: Vec<Self::Block>) -> Arc<Self>;
     /// Fails every block for `reason` without I/O.
     fn refuse(&self, kind: ErrorKind, reason: RefuseReason);
 }
@@ -57,10 +53,9 @@ pub(crate) trait Run: Work + Abandon + Sized + 'static {
 type Make<T> = Mutex<Option<Box<dyn FnOnce() -> T + Send>>>;
 
 /// A job whose blocks are made when they are wanted.
-struct Later<R: Run> {
-    shared: Arc<Shared>,
+struct Deferred<R: Run> {
+    tier: Arc<R::Tier>,
     id: JobId,
-    req: RequestId,
     blocks: usize,
     progress: Arc<Progress>,
     order: Mutex<Option<Order>>,
@@ -68,7 +63,7 @@ struct Later<R: Run> {
     run: OnceLock<Option<Arc<R>>>,
 }
 
-impl<R: Run> Later<R> {
+impl<R: Run> Deferred<R> {
     /// The job, made if need be; `None` when it was reported failed instead.
     fn get(&self) -> Option<&R> {
         self.run.get_or_init(|| self.make()).as_deref()
@@ -81,14 +76,14 @@ impl<R: Run> Later<R> {
         let order = lock(&self.order).take();
         match (order, blocks) {
             (Some(order), Some(Ok(blocks))) if blocks.len() == self.blocks => {
-                Some(R::new(&self.shared, order, blocks))
+                Some(R::new(&self.tier, order, blocks))
             }
             (order, blocks) => {
                 if let Some(Err(error)) = blocks {
-                    tracing::warn!(tier = %self.shared.params.name, job = self.id.0, %error, "a job cannot be done");
+                    tracing::warn!(tier = %self.tier.runner().name, job = self.id.0, %error, "a job cannot be done");
                 }
                 if let Some(o) = order {
-                    lock(&self.shared.core).catalog.give_back(o.req, o.held);
+                    lock(self.tier.state()).catalog().give_back(o.req, o.held);
                 }
                 self.fail();
                 None
@@ -98,15 +93,16 @@ impl<R: Run> Later<R> {
 
     /// Reports the job failed; it has no blocks.
     fn fail(&self) {
-        let now = self.shared.clock.now();
+        let runner = self.tier.runner();
+        let now = runner.clock.now();
         let given_up = self.progress.give_up(now, ErrorKind::Invalid, false);
         if let Some(job) = given_up.and_then(|g| g.job) {
-            self.shared.end_job(job, now, self.req, &[]);
+            runner.end_job(job, now, |_| {});
         }
     }
 }
 
-impl<R: Run> Work for Later<R> {
+impl<R: Run> Work for Deferred<R> {
     fn run(&self, unit: usize, worker: &mut Worker) {
         if let Some(r) = self.get() {
             r.run(unit, worker);
@@ -120,10 +116,7 @@ impl<R: Run> Work for Later<R> {
     }
 
     fn batch(&self) -> usize {
-        match &self.shared.pack {
-            Some(_) => (BATCH_BYTES / self.shared.params.block_len.max(1)).clamp(1, MAX_BATCH),
-            None => 0,
-        }
+        self.tier.batch()
     }
 
     fn run_batch(&self, units: Range<usize>, worker: &mut Worker) {
@@ -133,7 +126,7 @@ impl<R: Run> Work for Later<R> {
     }
 }
 
-impl<R: Run> Abandon for Later<R> {
+impl<R: Run> Abandon for Deferred<R> {
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -145,40 +138,39 @@ impl<R: Run> Abandon for Later<R> {
     }
 }
 
-/// Queues a job of `blocks` blocks, which the guard looks after from now on.
+/// Queues a job of `blocks` blocks, which the watchdog looks after from now on.
 pub(crate) fn submit<R: Run>(
-    shared: &Arc<Shared>,
+    tier: &Arc<R::Tier>,
     pool: &Pool,
     (id, req): (JobId, RequestId),
     blocks: usize,
     make: impl FnOnce() -> Result<Vec<R::Block>> + Send + 'static,
 ) {
+    let runner = tier.runner();
     if blocks == 0 {
-        lock(&shared.done).push(Report::refused(id, R::DIRECTION, 0, ErrorKind::Invalid));
-        shared.bell.ring();
-        return;
+        return runner.hand_over(Report::refused(id, R::DIRECTION, 0, ErrorKind::Invalid));
     }
     // of stores each block looks for itself
     let (class, held, closed) = match R::DIRECTION {
         Direction::Store => (Class::Store, Held::default(), false),
         Direction::Load => {
-            let mut core = lock(&shared.core);
-            (Class::Load, core.catalog.lend(req), core.catalog.is_closed())
+            let mut state = lock(tier.state());
+            let catalog = state.catalog();
+            (Class::Load, catalog.lend(req), catalog.is_closed())
         }
     };
-    let now = shared.clock.now();
-    let progress = Arc::new(Progress::new(id, R::DIRECTION, blocks, now, &shared.meter));
-    let job = Arc::new_cyclic(|me: &Weak<Later<R>>| {
+    let now = runner.clock.now();
+    let progress = Arc::new(Progress::new(id, R::DIRECTION, blocks, now, &runner.meter));
+    let job = Arc::new_cyclic(|me: &Weak<Deferred<R>>| {
         let order = Order {
             req,
             progress: Arc::clone(&progress),
-            job: Weak::<Later<R>>::clone(me),
+            job: Weak::<Deferred<R>>::clone(me),
             held,
         };
-        Later {
-            shared: Arc::clone(shared),
+        Deferred {
+            tier: Arc::clone(tier),
             id,
-            req,
             blocks,
             progress,
             order: Mutex::new(Some(order)),
@@ -186,12 +178,12 @@ pub(crate) fn submit<R: Run>(
             run: OnceLock::new(),
         }
     });
-    let known: Weak<Later<R>> = Arc::downgrade(&job);
-    shared.guard.take(known);
+    let known: Weak<Deferred<R>> = Arc::downgrade(&job);
+    runner.watchdog.take(known);
     let refused = match R::DIRECTION {
         _ if closed => Some((ErrorKind::Closed, RefuseReason::Cancelled)),
-        Direction::Store if shared.params.read_only => Some((ErrorKind::Closed, RefuseReason::ReadOnly)),
-        _ if shared.guard.is_tripped() => Some((ErrorKind::Unavailable, RefuseReason::Breaker)),
+        Direction::Store if !tier.takes_stores() => Some((ErrorKind::Closed, RefuseReason::ReadOnly)),
+        _ if runner.watchdog.is_tripped() => Some((ErrorKind::Unavailable, RefuseReason::Breaker)),
         _ => match pool.submit(class, Arc::clone(&job) as Arc<dyn Work>, blocks) {
             Ok(()) => None,
             Err(e) if e.kind() == ErrorKind::Busy => Some((e.kind(), RefuseReason::QueueFull)),
@@ -206,60 +198,57 @@ pub(crate) fn submit<R: Run>(
 }
 
 /// Blocks that a request used.
-struct Touch {
-    shared: Arc<Shared>,
+struct Uses<B> {
+    tier: Arc<B>,
     req: RequestId,
     keys: Make<Vec<Key>>,
 }
 
-impl Touch {
-    fn touch(&self) {
-        let s = &*self.shared;
+impl<B: Backend> Uses<B> {
+    fn mark(&self) {
         let keys = lock(&self.keys).take().map(|make| make()).unwrap_or_default();
-        let fps: Vec<Fingerprint> = keys.iter().map(|k| s.fingerprint(k)).collect();
-        s.touch(self.req, &fps);
+        let fps: Vec<Fingerprint> = keys.iter().map(|k| self.tier.fingerprint(k)).collect();
+        mark_used(&*self.tier, self.req, &fps);
     }
 }
 
-impl Work for Touch {
+impl<B: Backend> Work for Uses<B> {
     fn run(&self, _: usize, _: &mut Worker) {
-        self.touch();
+        self.mark();
     }
 
     fn cancel(&self, _: usize) {}
 }
 
 /// Marks blocks as used, soon.
-pub(crate) fn touch(
-    shared: &Arc<Shared>,
+pub(crate) fn mark_used_later<B: Backend>(
+    tier: &Arc<B>,
     pool: &Pool,
     req: RequestId,
     keys: impl FnOnce() -> Vec<Key> + Send + 'static,
 ) {
-    let work = Arc::new(Touch {
-        shared: Arc::clone(shared),
+    let work = Arc::new(Uses {
+        tier: Arc::clone(tier),
         req,
         keys: Mutex::new(Some(Box::new(keys))),
     });
     if matches!(pool.submit(Class::Load, Arc::clone(&work) as Arc<dyn Work>, 1), Err(e) if e.kind() == ErrorKind::Busy)
     {
-        work.touch();
+        work.mark();
     }
 }
 
-impl Shared {
-    /// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them. The scheduler gets
-    /// the lock in between.
-    pub(crate) fn touch(&self, req: RequestId, fps: &[Fingerprint]) {
-        for part in fps.rchunks(TOUCHED_AT_ONCE) {
-            lock(&self.core).catalog.mark_used(part, req.tag());
-        }
+/// Marks blocks as used, given in prefix order: the leaf end becomes the least recent of them. The scheduler gets the
+/// lock in between.
+pub(crate) fn mark_used<B: Backend>(tier: &B, req: RequestId, fps: &[Fingerprint]) {
+    for part in fps.rchunks(MARKED_AT_ONCE) {
+        lock(tier.state()).catalog().mark_used(part, req.tag());
     }
 }
 
-impl<R: Run> fmt::Debug for Later<R> {
+impl<R: Run> fmt::Debug for Deferred<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Later")
+        f.debug_struct("Deferred")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
