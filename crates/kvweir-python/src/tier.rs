@@ -358,7 +358,7 @@ impl FsTier {
         // the engine fills and reads its rows when it likes, whoever has a guard of them
         let builder = FsBuilder::new(settings, ns, region.block_len())
             .name(name)
-            .honours_guards(false);
+            .slots_outlive_reports(false);
         let engine = py.detach(|| builder.open()).map_err(raise)?;
         let slots = region.num_slots() as usize;
         let paced = windows

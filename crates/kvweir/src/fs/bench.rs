@@ -11,6 +11,7 @@ use crate::{
         index::{BATCH, State},
     },
     fs::body::FileBody,
+    jobs::Backend,
     root::names::Location,
     sync::{Bell, lock},
 };
@@ -19,7 +20,7 @@ impl FsTier {
     /// Has the keeper compact the journal now, if there is room for that, and waits until it tried, at most ten seconds.
     pub fn compact(&self) {
         let s = &*self.shared;
-        if s.journal.get().is_none() {
+        if s.root.journal.get().is_none() {
             return;
         }
         let asked = s.compact_asked.fetch_add(1, Ordering::Relaxed) + 1;
@@ -67,8 +68,8 @@ impl FsTier {
             core.account.budget.add_resident(bytes);
             core.catalog.rank(id, Origin::Found);
         }
-        s.dirs.found_file(0, at.fan, at.leaf);
-        s.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
+        s.root.dirs.found_file(0, at.fan, at.leaf);
+        s.root.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
         true
     }
 }

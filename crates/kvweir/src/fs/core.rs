@@ -5,7 +5,7 @@ use super::body::{FileBody, Shelves, SlotBody};
 use crate::{
     block::{Fingerprint, Key},
     budget::{COST_UNIT, Change},
-    catalog::Catalog,
+    catalog::{Catalog, Holds},
     clock::Instant,
     evict::Id,
     metrics::{EvictReason, TierStats},
@@ -16,6 +16,7 @@ use crate::{
     },
     sync::{Mutex, lock},
 };
+use std::path::PathBuf;
 
 /// Everything needed to remove a victim's file without the lock.
 #[derive(Debug, Clone)]
@@ -167,6 +168,12 @@ impl Core {
     }
 }
 
+impl Holds for Core {
+    fn catalog(&mut self) -> &mut Catalog {
+        &mut self.catalog
+    }
+}
+
 impl Accounts for Mutex<Core> {
     fn grow(&self, bytes: u64) {
         lock(self).account.journal_grows(bytes);
@@ -174,5 +181,28 @@ impl Accounts for Mutex<Core> {
 
     fn shrink(&self, bytes: u64) {
         lock(self).account.budget.remove_resident(bytes);
+    }
+
+    fn apply(&self, change: Change) {
+        lock(self).account.budget.apply(change);
+    }
+
+    fn leave_behind(&self, temp: PathBuf, bytes: u64) {
+        let mut core = lock(self);
+        core.catalog.stats.unlink_failures += 1;
+        core.account.budget.add_resident(bytes);
+        core.account.leftovers.push((temp, bytes));
+    }
+
+    fn has_leftovers(&self) -> bool {
+        !lock(self).account.leftovers.is_empty()
+    }
+
+    fn take_leftovers(&self) -> Vec<(PathBuf, u64)> {
+        std::mem::take(&mut lock(self).account.leftovers)
+    }
+
+    fn keep_leftovers(&self, stuck: Vec<(PathBuf, u64)>) {
+        lock(self).account.leftovers.extend(stuck);
     }
 }

@@ -10,10 +10,10 @@ impl Shared {
     /// Whether a root that has no bound for us has one by now, or one above it: then nothing more is stored. Looked at by
     /// workers before each block.
     pub(crate) fn gives_way(&self) -> bool {
-        if self.params.bounded || self.gave_way.load(Ordering::Relaxed) {
-            return !self.params.bounded;
+        if self.root.bounded || self.gave_way.load(Ordering::Relaxed) {
+            return !self.root.bounded;
         }
-        let (disk, root) = (&self.disk, &self.params.root);
+        let (disk, root) = (&self.root.disk, &self.root.path);
         let Some(why) = bound_here(disk, root).or_else(|| bound_above(disk, root, &self.above)) else {
             return false;
         };

@@ -17,13 +17,13 @@ use crate::{
 /// Makes the namespace's directory and writes its `config.json`, within the bound; refuses a directory that another
 /// identity wrote. What is not a member's own passes from its lease to the common bytes, before it is made.
 pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
-    let (disk, root) = (&*shared.disk, &shared.params.root);
-    let cost = shared.params.fs_block * 12;
+    let (disk, root) = (&*shared.root.disk, &shared.root.path);
+    let cost = shared.root.unit * 12;
     let config_dir = root.join(shared.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let own = disk.stat(shared.own_dir());
+    let own = disk.stat(shared.root.own_dir());
     if own.as_ref().is_ok_and(|st| st.kind != FileKind::Dir) {
-        let own = shared.own_dir().display();
+        let own = shared.root.own_dir().display();
         return Err(Error::invalid(
             "open root",
             format!(
@@ -66,16 +66,16 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
             .iter()
             .map(|p| {
                 disk.stat(p).map_or(0, |s| match s.kind {
-                    FileKind::File => s.counted(shared.params.fs_block),
+                    FileKind::File => s.counted(shared.root.unit),
                     _ => s.allocated,
                 })
             })
             .sum::<u64>()
     };
     let before = measure();
-    pass(shared, member, i64::try_from(cost).unwrap_or(0), granted)?;
+    pass(shared, member, i64::try_from(cost).unwrap_or(0), granted.keep())?;
     let done = (|| {
-        for d in [shared.own_dir(), &config_dir] {
+        for d in [shared.root.own_dir(), &config_dir] {
             match disk.create_dir(d) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                 _ => {}
@@ -117,7 +117,7 @@ fn others(shared: &Shared, member: &Member) -> String {
         .filter(|&(n, e)| n != member.number && e.lease > 0)
         .map(|(_, e)| format!("{} bytes are held by {}", e.lease, e.who()))
         .collect();
-    let root = shared.params.root.display();
+    let root = shared.root.path.display();
     match all.is_empty() {
         true => String::new(),
         false => format!(
@@ -130,8 +130,8 @@ fn others(shared: &Shared, member: &Member) -> String {
 
 /// Counts our namespace's own directory, unless it is counted.
 fn count_own(shared: &Shared) {
-    if let Ok(st) = shared.disk.stat(shared.own_dir()) {
-        let new = shared.dirs.also_top(0, st.allocated);
+    if let Ok(st) = shared.root.disk.stat(shared.root.own_dir()) {
+        let new = shared.root.dirs.also_top(0, st.allocated);
         lock(&shared.core).account.budget.add_resident(new);
     }
 }
@@ -157,12 +157,12 @@ fn pass(shared: &Shared, member: &Member, bytes: i64, reserved: u64) -> Result<(
             "open root",
             "the ledger is held by somebody who does not let go",
         )),
-        Err(e) => Err(Error::io("write the ledger", shared.params.root.display(), e)),
+        Err(e) => Err(Error::io("write the ledger", shared.root.path.display(), e)),
     }
 }
 
 fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
-    let (disk, root) = (&*shared.disk, &shared.params.root);
+    let (disk, root) = (&*shared.root.disk, &shared.root.path);
     match done {
         // stores will be refused; what is there can be served
         Err(error) if classify(&error) == IoClass::Full => {
@@ -176,8 +176,8 @@ fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
 
 /// What [`identify`] checks, without making anything.
 pub(crate) fn recognise(shared: &Shared) -> Result<()> {
-    let config = shared.params.root.join(shared.ns.config_dir()).join(CONFIG_FILE);
-    match same_identity(&*shared.disk, &config, shared.ns.config()) {
+    let config = shared.root.path.join(shared.ns.config_dir()).join(CONFIG_FILE);
+    match same_identity(&*shared.root.disk, &config, shared.ns.config()) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
         _ => Ok(()),

@@ -37,13 +37,13 @@ struct Known {
 impl Shared {
     /// Whether the directory of our namespace is gone.
     pub(crate) fn own_dir_is_gone(&self) -> bool {
-        matches!(self.disk.stat(self.own_dir()), Err(e) if e.kind() == io::ErrorKind::NotFound)
+        matches!(self.root.disk.stat(self.root.own_dir()), Err(e) if e.kind() == io::ErrorKind::NotFound)
     }
 
     /// Forgets blocks that went with their directories. With `root_gone`, of all namespaces. Returns whether our
     /// namespace's own directory may have been gone.
     pub(crate) fn forget_lost(&self, root_gone: bool) -> bool {
-        let mut lost = self.dirs.take_lost();
+        let mut lost = self.root.dirs.take_lost();
         lost.all |= root_gone;
         if lost.all || !lost.leaves.is_empty() {
             self.forget(&lost, root_gone);
@@ -73,7 +73,7 @@ impl Shared {
         if gone > 0 {
             lock(&self.core).catalog.sweep_orphans();
             tracing::warn!(
-                tier = %self.params.name, blocks = gone, root = %self.params.root.display(),
+                tier = %self.params.name, blocks = gone, root = %self.root.path.display(),
                 "directories were removed by somebody else: the blocks that lay there are misses now"
             );
         }
@@ -117,17 +117,23 @@ impl Shared {
     /// Fingerprints of the blocks that lie in the directory of `leaf`, which are all of one.
     fn fingerprints_in(&self, leaf: &[Known]) -> io::Result<HashSet<Fingerprint, FixedState>> {
         let mut there = HashSet::default();
-        let Some((k, ns)) = leaf.first().and_then(|k| Some((k, self.namespace(k.namespace)?))) else {
+        let Some((k, ns)) = leaf
+            .first()
+            .and_then(|k| Some((k, self.root.namespace(k.namespace)?)))
+        else {
             return Ok(there);
         };
         let seed = match k.namespace {
             0 => self.ns.seed(),
             _ => dir_seed(&ns.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),
         };
-        let listed = self.disk.list(&leaf_dir(&ns, k.fan, k.leaf), &mut |name, _| {
-            let name = name.to_str();
-            there.extend(name.and_then(|n| name_fingerprint(n, k.fan, k.leaf, seed)));
-        });
+        let listed = self
+            .root
+            .disk
+            .list(&leaf_dir(&ns, k.fan, k.leaf), &mut |name, _| {
+                let name = name.to_str();
+                there.extend(name.and_then(|n| name_fingerprint(n, k.fan, k.leaf, seed)));
+            });
         match listed {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(there),

@@ -6,6 +6,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
     core::Core,
+    layouts,
     packed::Pack,
     settings::{FsSettings, Layout, PACK_BELOW, allocation_unit, min_bound_in, min_pack_bound_in},
     shared::{Params, Shared},
@@ -16,24 +17,26 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
     events::{EventLog, Locality, Medium},
-    fs::{body::weigh, identify::recognise, keeper::Keeping, phase::Phase, recover::opening::Opening},
+    fs::{
+        body::weigh, files::Files, identify::recognise, keeper::Keeping, layouts::Layouts, phase::Phase,
+        recover::opening::Opening,
+    },
     io::{Disk, disk::FileKind},
-    jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
+    jobs::{Runner, bounce::Bounce, watchdog::Watchdog},
     namespace::Namespace,
     root::{
+        Root, RootSettings,
         account::Account,
         around::{above, enter_unbounded, refuse_above, refuse_below},
-        dirs::Dirs,
-        member::{Joined, Joiner, Start, join},
+        member::{Joined, Joiner, Member, Start, join},
         names::first_temp,
         ownership::unusable,
     },
     sync::{
-        Bell, Condvar, Mutex, OnceLock,
+        Bell, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU64},
         lock, wait_while,
     },
-    told::Told,
 };
 
 /// Trims of at most this many blocks are done before the tier opens.
@@ -54,7 +57,7 @@ pub(crate) struct Parts {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) honours_guards: bool,
+    pub(crate) slots_outlive_reports: bool,
     pub(crate) boot: [u8; 16],
     pub(crate) patience: Duration,
 }
@@ -69,7 +72,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         disk,
         clock,
         bell,
-        honours_guards,
+        slots_outlive_reports,
         boot,
         patience,
     } = parts;
@@ -113,84 +116,73 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         .as_ref()
         .zip(settings.max_bytes)
         .map_or(0, |(p, bound)| bound / p.slot_bytes);
+    let weight = settings
+        .max_bytes
+        .map_or(u64::from(u32::MAX), |b| b.div_ceil(COST_UNIT));
     let catalog = Catalog::new(
         Index::new(settings.events),
-        [
-            settings.policy.build(
-                settings
-                    .max_bytes
-                    .map_or(u64::from(u32::MAX), |b| b.div_ceil(COST_UNIT)),
-            ),
-            settings.policy.build(slots),
-        ],
+        [settings.policy.build(weight), settings.policy.build(slots)],
         weigh,
         EventLog::new(settings.events, Medium::Storage, settings.locality),
     );
     let account = Account::new(settings.max_bytes, joined.is_some());
     let core = Core::new(catalog, account, pack.is_some());
-    let guard = Guard::new(settings.io_timeout, settings.breaker, honours_guards, began);
-    let params = Params {
-        name,
-        root,
-        block_len,
-        verify: settings.verify,
-        bounded: joined.is_some(),
-        read_only: settings.read_only,
-        min_free: settings.min_free_bytes,
-        locality: settings.locality,
-        pin_ttl: settings.pin_ttl,
-        miss_ttl: settings.miss_ttl,
-        fs_block: unit,
-        keep_keys: settings.events,
-    };
-    // unlike those of any other process and of our own last life
-    let first = match &joined {
-        Some(j) => first_temp(j.member.number, j.member.incarnation),
-        None => u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20,
-    };
-    let nonce = joined.as_ref().map_or(nonce, |j| {
-        let life = u64::from(j.member.incarnation) << 32 | u64::from(j.member.number);
-        nonce ^ xxhash_rust::xxh3::xxh3_64(&life.to_le_bytes())
-    });
-    let own = params.root.join(ns.dir());
-    let above = match params.bounded || params.read_only {
-        true => Vec::new(),
-        false => above(&params.root).into_iter().collect(),
-    };
-    let shared = Arc::new(Shared {
-        params,
-        ns,
+    let watchdog = Watchdog::new(
+        settings.io_timeout,
+        settings.breaker,
+        slots_outlive_reports,
+        began,
+    );
+    let life = joined.as_ref().map(|j| &j.member);
+    let root = Root::new(
         disk,
+        RootSettings {
+            unit,
+            bounded: joined.is_some(),
+            read_only: settings.read_only,
+            keep_keys: settings.events,
+            direct: settings.direct,
+            own: (ns.dir().to_owned(), ns.seed()),
+            first: (first_temp_of(life, &*clock), nonce_of(life, nonce)),
+            path: root,
+        },
+    );
+    let above = match root.bounded || root.read_only {
+        true => Vec::new(),
+        false => above(&root.path).into_iter().collect(),
+    };
+    let bounce = Bounce::new(settings.bounce.applies(may_hang), block_len);
+    let shared = Arc::new(Shared {
+        params: Params {
+            name: name.clone(),
+            block_len,
+            verify: settings.verify,
+            min_free: settings.min_free_bytes,
+            locality: settings.locality,
+            pin_ttl: settings.pin_ttl,
+            miss_ttl: settings.miss_ttl,
+        },
+        ns,
+        runner: Runner::new(name, Arc::clone(&clock), bell, watchdog),
         clock,
+        root,
         core: Mutex::new(core),
         settled: Condvar::new(),
-        dirs: Dirs::new(),
-        meter: Arc::new(Meter::default()),
-        namespaces: Mutex::new(vec![own.clone()]),
-        own,
-        journal: OnceLock::new(),
+        layouts: layouts(pack),
+        bounce,
+        probes: Mutex::default(),
         keeper: Bell::default(),
         compact_asked: AtomicU64::new(0),
         compact_tried: AtomicU64::new(0),
         phase: Mutex::default(),
         phase_changed: Condvar::new(),
-        done: Mutex::default(),
-        bell,
-        direct: AtomicBool::new(settings.direct),
         stop: AtomicBool::new(false),
         gave_way: AtomicBool::new(false),
         above,
-        temp_counter: AtomicU64::new(first),
-        nonces: AtomicU64::new(nonce),
-        probes: Mutex::default(),
-        pack,
-        guard,
-        told: Told::default(),
-        bounce: Bounce::new(settings.bounce.applies(may_hang), block_len),
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
-    if shared.params.read_only {
+    if shared.root.read_only {
         recognise(&shared)?;
     }
     let keeper = joined
@@ -207,7 +199,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         core.catalog.stats.startup_seconds = seconds;
         let s = &core.catalog.stats;
         tracing::info!(
-            tier = %shared.params.name, root = %shared.params.root.display(), bound_bytes = settings.max_bytes,
+            tier = %shared.params.name, root = %shared.root.path.display(), bound_bytes = settings.max_bytes,
             recovered = s.recovered_blocks, swept = s.swept_files, foreign = s.foreign_files,
             resident_bytes = core.account.budget.resident(), seconds, "tier is open"
         );
@@ -252,6 +244,28 @@ fn choose_layout(
     let layout = if pack.is_some() { Layout::Pack } else { Layout::Fs };
     tracing::info!(tier = name, %layout, why, block_len, "layout of new blocks");
     Ok(pack.map(|bound| Pack::new(block_len, bound)))
+}
+
+/// The layouts of a tier: where packing was chosen, what does not fit a slot gets a file.
+fn layouts(pack: Option<Pack>) -> Layouts<Shared> {
+    let packed = pack.map(|p| Box::new(p) as Box<dyn layouts::Layout<Shared>>);
+    Layouts::new(packed.into_iter().chain([Box::new(Files) as _]).collect())
+}
+
+/// The first number of a temporary: unlike those of any other process and of our own last life.
+fn first_temp_of(member: Option<&Member>, clock: &dyn Clock) -> u64 {
+    match member {
+        Some(m) => first_temp(m.number, m.incarnation),
+        None => u64::from(std::process::id()) << 40 ^ clock.unix_seconds() << 20,
+    }
+}
+
+/// The first nonce of this life.
+fn nonce_of(member: Option<&Member>, nonce: u64) -> u64 {
+    member.map_or(nonce, |m| {
+        let life = u64::from(m.incarnation) << 32 | u64::from(m.number);
+        nonce ^ xxhash_rust::xxh3::xxh3_64(&life.to_le_bytes())
+    })
 }
 
 /// Refuses a bound that cannot be kept in units of `unit` bytes.

@@ -13,7 +13,7 @@ use crate::{
         disk::FileKind,
         pool::{Work, Worker},
     },
-    root::names::Location,
+    root::{names::Location, trailer::TRAILER_BYTES},
     sync::lock,
 };
 
@@ -34,7 +34,7 @@ impl Probe {
             p.miss(self.fp, now, now.after(s.params.miss_ttl));
         }
         drop(p);
-        s.bell.ring();
+        s.runner.ring();
     }
 }
 
@@ -42,8 +42,8 @@ impl Work for Probe {
     fn run(&self, _unit: usize, _worker: &mut Worker) {
         let s = &*self.shared;
         let at = Location::of(&self.key);
-        let stat = s.disk.stat(&s.leaf_of(&at).join(at.file_name())).ok();
-        let whole = s.file_len();
+        let stat = s.root.disk.stat(&s.root.leaf_of(&at).join(at.file_name())).ok();
+        let whole = (s.params.block_len + TRAILER_BYTES) as u64;
         let stat = stat
             .filter(|t| t.kind == FileKind::File && (t.len == whole || t.len == s.params.block_len as u64));
         let mut inserted = false;
@@ -64,7 +64,7 @@ impl Work for Probe {
             }
         }
         if inserted {
-            s.dirs.found_file(0, at.fan, at.leaf);
+            s.root.dirs.found_file(0, at.fan, at.leaf);
         }
         self.end(stat.is_some());
     }

@@ -59,12 +59,7 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
                 want /= 2;
             }
         }
-        if batch.is_empty()
-            && shared
-                .pack
-                .as_ref()
-                .is_some_and(|p| shared.drop_extent(p, EvictReason::Trim))
-        {
+        if batch.is_empty() && shared.layouts.give_back(shared, EvictReason::Trim) {
             continue;
         }
         // files that could not be removed come round again after a while: not in this trim

@@ -1,18 +1,17 @@
 //! What a tier brings: its state, and what is done with blocks.
 
-use std::{io, ops::Range, time::Duration};
+use std::{io, time::Duration};
 
-use super::{LoadRun, Runner, StoreRun};
+use super::runner::Runner;
 use crate::{
     block::{Fingerprint, Key},
     catalog::Holds,
     clock::Instant,
-    io::pool::Worker,
     sync::Mutex,
 };
 
-/// A tier as the jobs see it. Workers call `store` and `load` for some units of a job; each unit is to be finished there,
-/// or left to another job that finishes it.
+/// A tier as the jobs see it, whatever they are: what it does for a store is [`Stores`](super::Stores), for a load
+/// [`Loads`](super::Loads).
 pub(crate) trait Backend: Send + Sync + Sized + 'static {
     /// What is behind the tier's lock.
     type State: Holds;
@@ -37,12 +36,6 @@ pub(crate) trait Backend: Send + Sync + Sized + 'static {
 
     /// Whether a load that runs may be given up: nothing of it touches the caller's memory after its report (I5).
     fn may_abandon_loads(&self) -> bool;
-
-    /// Stores `units`, none of which was started.
-    fn store(&self, run: &StoreRun<Self>, units: Range<usize>, worker: &mut Worker);
-
-    /// Loads `units`, none of which was started.
-    fn load(&self, run: &LoadRun<Self>, units: Range<usize>, worker: &mut Worker);
 
     /// Asks the device whether it answers.
     ///

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::{Backend, progress::Progress, watchdog::Abandon};
+use super::{backend::Backend, progress::Progress, watchdog::Abandon};
 use crate::{
     block::{Fingerprint, Key},
     catalog::{Holds, pins::Held},

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use smallvec::SmallVec;
 
 use super::{
-    Backend,
+    backend::Backend,
     deferred::{Order, Run, mark_used},
     progress::Progress,
     watchdog::Abandon,
@@ -25,8 +25,15 @@ use crate::{
     tier::{BlockOutcome, Direction, LoadBlock, Report, RequestId},
 };
 
+/// A tier that loads blocks. A worker calls this for some units of a job; each is to be finished there, or left to another job
+/// that finishes it.
+pub(crate) trait Loads: Backend {
+    /// Does `units` of `run`, none of which was started.
+    fn load(&self, run: &LoadRun<Self>, units: Range<usize>, worker: &mut Worker);
+}
+
 /// A load job on its way through the workers.
-pub(crate) struct LoadRun<B: Backend> {
+pub(crate) struct LoadRun<B: Loads> {
     tier: Arc<B>,
     req: RequestId,
     pub(crate) keys: Vec<Key>,
@@ -37,7 +44,7 @@ pub(crate) struct LoadRun<B: Backend> {
     pub(crate) progress: Arc<Progress>,
 }
 
-impl<B: Backend> Run for LoadRun<B> {
+impl<B: Loads> Run for LoadRun<B> {
     type Tier = B;
     type Block = LoadBlock;
     const DIRECTION: Direction = Direction::Load;
@@ -77,7 +84,7 @@ impl<B: Backend> Run for LoadRun<B> {
     }
 }
 
-impl<B: Backend> LoadRun<B> {
+impl<B: Loads> LoadRun<B> {
     pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) {
         drop(self.take_slot(unit));
         self.finish_all(&[(unit, outcome)]);
@@ -140,7 +147,7 @@ impl<B: Backend> LoadRun<B> {
     }
 }
 
-impl<B: Backend> Work for LoadRun<B> {
+impl<B: Loads> Work for LoadRun<B> {
     fn run(&self, unit: usize, worker: &mut Worker) {
         self.run_batch(unit..unit + 1, worker);
     }
@@ -162,7 +169,7 @@ impl<B: Backend> Work for LoadRun<B> {
     }
 }
 
-impl<B: Backend> Abandon for LoadRun<B> {
+impl<B: Loads> Abandon for LoadRun<B> {
     fn progress(&self) -> &Progress {
         &self.progress
     }

@@ -5,9 +5,9 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `backend.rs` | [`Backend`]: what a tier brings |
-//! | `runner.rs` | [`Runner`]: where every job ends, and the look at those that do not |
+//! | `runner.rs`, `look.rs` | [`Runner`]: where every job ends; the look at those that do not |
 //! | `deferred.rs` | [`submit`](deferred::submit): a job whose blocks are made when a worker reaches it |
-//! | `store.rs`, `load.rs` | [`StoreRun`], [`LoadRun`]: a job with its blocks |
+//! | `store.rs`, `load.rs` | [`StoreRun`], [`LoadRun`]: a job with its blocks; [`Stores`], [`Loads`]: who does it |
 //! | `progress.rs` | outcomes, operations under way, device time |
 //! | `watchdog.rs` | deadlines and breaker |
 //! | `bounce.rs` | buffers for loads that may hang |
@@ -16,9 +16,15 @@ pub(crate) mod backend;
 pub(crate) mod bounce;
 pub(crate) mod deferred;
 pub(crate) mod load;
+pub(crate) mod look;
 pub(crate) mod progress;
 pub(crate) mod runner;
 pub(crate) mod store;
 pub(crate) mod watchdog;
 
-pub(crate) use self::{backend::Backend, load::LoadRun, runner::Runner, store::StoreRun};
+pub(crate) use self::{
+    backend::Backend,
+    load::{LoadRun, Loads},
+    runner::Runner,
+    store::{StoreRun, Stores},
+};

@@ -145,21 +145,6 @@ impl Progress {
         self.direction
     }
 
-    /// A worker begins with `unit`; `false`: its outcome was told already.
-    pub(crate) fn start(&self, unit: usize, now: Instant) -> bool {
-        let mut p = lock(&self.inner);
-        let open = p.is_open(unit);
-        if open {
-            let hung = false;
-            p.running.push(Running {
-                unit,
-                since: now,
-                hung,
-            });
-        }
-        open
-    }
-
     /// Nobody works on `unit` any more; another job will tell its outcome.
     pub(crate) fn leave(&self, unit: usize) -> UnitEnd {
         UnitEnd {
@@ -249,17 +234,8 @@ impl Progress {
         lock(&self.inner).blamed = true;
     }
 
-    /// Notes the outcome of a block, the first one told. The last block's brings the report.
-    pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) -> UnitEnd {
-        let (job, hung) = self.finish_all(&[(unit, outcome)]);
-        UnitEnd {
-            job,
-            was_hung: hung > 0,
-        }
-    }
-
-    /// As [`finish`](Self::finish), for blocks that ended together; returns the job, if they were its last, and how many
-    /// of them had been given up.
+    /// Notes outcomes of blocks, of each the first one told; returns the job, if they were its last, and how many of them
+    /// had been given up.
     pub(crate) fn finish_all(&self, ends: &[(usize, BlockOutcome)]) -> (Option<Ended>, usize) {
         let mut p = lock(&self.inner);
         let mut hung = 0;
@@ -376,6 +352,20 @@ fn too_late() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Progress {
+        fn start(&self, unit: usize, now: Instant) -> bool {
+            !self.start_all(unit..unit + 1, now).is_empty()
+        }
+
+        fn finish(&self, unit: usize, outcome: BlockOutcome) -> UnitEnd {
+            let (job, hung) = self.finish_all(&[(unit, outcome)]);
+            UnitEnd {
+                job,
+                was_hung: hung > 0,
+            }
+        }
+    }
 
     fn at(us: u64) -> Instant {
         Instant::from_nanos(us * 1000)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Backend,
+    backend::Backend,
     deferred::{Order, Run, mark_used},
     progress::Progress,
     watchdog::Abandon,
@@ -26,8 +26,15 @@ use crate::{
     tier::{BlockOutcome, Direction, Report, RequestId, StoreBlock},
 };
 
+/// A tier that stores blocks. A worker calls this for some units of a job; each is to be finished there, or left to another job
+/// that finishes it.
+pub(crate) trait Stores: Backend {
+    /// Does `units` of `run`, none of which was started.
+    fn store(&self, run: &StoreRun<Self>, units: Range<usize>, worker: &mut Worker);
+}
+
 /// A store job on its way through the workers.
-pub(crate) struct StoreRun<B: Backend> {
+pub(crate) struct StoreRun<B: Stores> {
     me: Weak<Self>,
     tier: Arc<B>,
     pub(crate) req: RequestId,
@@ -39,7 +46,7 @@ pub(crate) struct StoreRun<B: Backend> {
     job: Weak<dyn Abandon>,
 }
 
-impl<B: Backend> Run for StoreRun<B> {
+impl<B: Stores> Run for StoreRun<B> {
     type Tier = B;
     type Block = StoreBlock;
     const DIRECTION: Direction = Direction::Store;
@@ -68,7 +75,7 @@ impl<B: Backend> Run for StoreRun<B> {
     }
 }
 
-impl<B: Backend> StoreRun<B> {
+impl<B: Stores> StoreRun<B> {
     /// Notes the outcome of a block; the last one sends the report.
     pub(crate) fn finish(&self, unit: usize, outcome: BlockOutcome) {
         drop(self.take_slot(unit));
@@ -126,10 +133,7 @@ impl<B: Backend> StoreRun<B> {
 
     /// Counts blocks that are not stored.
     pub(crate) fn count_refused(&self, reason: RefuseReason, blocks: u64) {
-        lock(self.tier.state())
-            .catalog()
-            .stats
-            .refused(reason, blocks);
+        lock(self.tier.state()).catalog().stats.refused(reason, blocks);
     }
 
     fn note(&self, report: &Report) {
@@ -138,7 +142,7 @@ impl<B: Backend> StoreRun<B> {
     }
 }
 
-impl<B: Backend> Work for StoreRun<B> {
+impl<B: Stores> Work for StoreRun<B> {
     fn run(&self, unit: usize, worker: &mut Worker) {
         self.run_batch(unit..unit + 1, worker);
     }
@@ -163,7 +167,7 @@ impl<B: Backend> Work for StoreRun<B> {
     }
 }
 
-impl<B: Backend> Abandon for StoreRun<B> {
+impl<B: Stores> Abandon for StoreRun<B> {
     fn progress(&self) -> &Progress {
         &self.progress
     }

@@ -17,10 +17,7 @@ use crate::{
     block::{Fingerprint, Key},
     budget::Change,
     error::{IoClass, classify},
-    io::{
-        DiskFile, Stat,
-        disk::OpenMode,
-    },
+    io::{DiskFile, Stat, disk::OpenMode},
 };
 
 /// A file that is to be published in our own namespace.

@@ -43,7 +43,6 @@ use self::{
     names::{Location, MAX_NAMESPACES, leaf_dir},
 };
 use crate::{
-    clock::Clock,
     io::Disk,
     namespace::dir_seed,
     sync::{
@@ -57,9 +56,6 @@ use crate::{
 /// A root, open.
 pub(crate) struct Root {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Who has it open, for the log.
-    pub(crate) tier: String,
     pub(crate) path: PathBuf,
     /// Unit of allocation of the file system, in bytes.
     pub(crate) unit: u64,
@@ -86,7 +82,6 @@ pub(crate) struct Root {
 /// How a root is opened.
 #[derive(Debug)]
 pub(crate) struct RootSettings {
-    pub(crate) tier: String,
     pub(crate) path: PathBuf,
     pub(crate) unit: u64,
     pub(crate) bounded: bool,
@@ -100,12 +95,10 @@ pub(crate) struct RootSettings {
 }
 
 impl Root {
-    pub(crate) fn new(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, settings: RootSettings) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, settings: RootSettings) -> Self {
         let own = settings.path.join(&settings.own.0);
         Self {
             disk,
-            clock,
-            tier: settings.tier,
             path: settings.path,
             unit: settings.unit,
             bounded: settings.bounded,

@@ -53,7 +53,7 @@ pub(crate) fn bench(layout: Layout, change: impl FnOnce(&mut FsSettings), honour
     }
     let b = FsBuilder::new(settings, ns("model"), LEN)
         .disk(Arc::new(disk.clone()))
-        .honours_guards(honours)
+        .slots_outlive_reports(honours)
         .clock(Arc::clone(&clock) as _);
     let mut c = client(b);
     c.allow_late_slots();

@@ -288,7 +288,7 @@ fn a_load_that_waits_in_the_kernel_is_given_up_and_a_shutdown_does_not_wait_for_
             bounce: BounceMode::Always,
             ..root.settings(BOUND)
         };
-        let mut c = client(FsBuilder::new(settings, ns("model"), LEN).honours_guards(false));
+        let mut c = client(FsBuilder::new(settings, ns("model"), LEN).slots_outlive_reports(false));
         store(&mut c, &keys(0..10));
         let file = file_of(c.tier.namespace_dir(), &key(1));
         let Ok(unanswered) = opening_waits(&file) else {

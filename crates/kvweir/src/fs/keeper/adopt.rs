@@ -57,10 +57,10 @@ impl Keeper {
         let Some((held, lease, mark)) = taken.transpose()?.flatten() else {
             return Ok(());
         };
-        let (root, fs_block) = (&s.params.root, s.params.fs_block);
+        let (root, fs_block) = (&s.root.path, s.root.unit);
         let read = match self.opening.read.remove(&(d.number, d.incarnation)) {
             Some(r) => Ok(r),
-            None => journal::replay(&*s.disk, root, d.number, fs_block, mark.as_ref()),
+            None => journal::replay(&*s.root.disk, root, d.number, fs_block, mark.as_ref()),
         };
         let mut r = match read {
             // it died before it had a journal
@@ -77,7 +77,7 @@ impl Keeper {
         }
         mark_other_lengths(&s, &mut r);
         let looked = look_at_doubt(&s, &r, d.number)?;
-        let files = journal::files_of(&*s.disk, root, d.number)?;
+        let files = journal::files_of(&*s.root.disk, root, d.number)?;
         let files = files
             .into_iter()
             .map(|(snapshot, g)| journal::path(root, snapshot, d.number, g));
@@ -90,7 +90,7 @@ impl Keeper {
             core.account.budget.add_resident(bytes);
         }
         let taken = take(&s, r, looked, false);
-        s.dirs.note_emptied();
+        s.root.dirs.note_emptied();
         self.emptied.soon();
         self.adopting = Some(Adoption {
             dead: Dead { lease, ..d },
@@ -113,7 +113,7 @@ impl Keeper {
                     tier = %name, member = a.dead.number, blocks = a.blocks.len(), lease_bytes = a.dead.lease,
                     "took over what a dead member left"
                 );
-                self.claim_extents();
+                self.recover_layouts();
             }
             Err(error) => {
                 if !std::mem::replace(&mut a.told, true) {
@@ -129,7 +129,7 @@ impl Keeper {
 
     fn write_down(&self, a: &mut Adoption) -> io::Result<()> {
         let s = &*self.shared;
-        if let Some(j) = s.journal.get() {
+        if let Some(j) = s.root.journal.get() {
             // what was evicted since its own journal tells, and nobody reads that again
             a.blocks.retain(|o| {
                 let core = lock(&s.core);
@@ -137,7 +137,7 @@ impl Keeper {
                 matches!(state, Some(State::Ready | State::Bad | State::Aside))
             });
             log_blocks(s, j, &a.blocks)?;
-            j.dirs(&s.core, &s.dirs.empty_ones())?;
+            j.dirs(&s.core, &s.root.dirs.empty_ones())?;
         }
         let (me, d) = (self.opening.member.number, a.dead);
         let passed = self.opening.member.change_within(OPEN_PATIENCE, |p| {

@@ -35,14 +35,12 @@ impl Keeper {
     /// Looks for what somebody else removed, and makes the root again. Returns whether there is a ledger to settle.
     pub(super) fn look_for_lost(&mut self) -> bool {
         let s = std::sync::Arc::clone(&self.shared);
-        if let Some(pack) = &s.pack {
-            s.look_at_extents(pack, &mut self.looks.extents);
-        }
+        s.layouts.iter().for_each(|l| l.look(&s));
         if self.looks.ousted {
             return false;
         }
         self.looks.visits = self.looks.visits.wrapping_add(1);
-        let amiss = self.looks.gone_for > 0 || self.looks.namespace_too || s.dirs.has_lost();
+        let amiss = self.looks.gone_for > 0 || self.looks.namespace_too || s.root.dirs.has_lost();
         if !amiss && !self.looks.visits.is_multiple_of(LOOK_EACH) {
             return true;
         }
@@ -77,11 +75,11 @@ impl Keeper {
     /// change.
     fn may_go_on(&mut self) -> bool {
         let s = &*self.shared;
-        let root = s.disk.stat(&s.params.root);
+        let root = s.root.disk.stat(&s.root.path);
         if matches!(&root, Err(e) if e.kind() == io::ErrorKind::NotFound) {
             return false;
         }
-        let changed = [root, s.disk.stat(s.own_dir())].map(|st| st.map_or(0, |st| st.mtime_ns));
+        let changed = [root, s.root.disk.stat(s.root.own_dir())].map(|st| st.map_or(0, |st| st.mtime_ns));
         if std::mem::replace(&mut self.looks.changed, changed) == changed {
             self.looks.quiet += 1;
         } else {
@@ -92,7 +90,7 @@ impl Keeper {
 
     /// Whether there is none; one without a byte is what somebody made who looked for it.
     fn ledger_is_gone(&self) -> bool {
-        match self.shared.disk.stat(&self.opening.member.ledger.path()) {
+        match self.shared.root.disk.stat(&self.opening.member.ledger.path()) {
             Ok(st) => st.len == 0,
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         }
@@ -106,7 +104,7 @@ impl Keeper {
             Ok(()) => {
                 self.looks.told = false;
                 tracing::warn!(
-                    tier = %s.params.name, root = %s.params.root.display(),
+                    tier = %s.params.name, root = %s.root.path.display(),
                     "the root, or what kvweir keeps in it, was removed by somebody else; it was made again"
                 );
             }
@@ -121,11 +119,11 @@ impl Keeper {
 
     fn claim_again(&mut self, namespace_too: bool) -> Result<()> {
         let s = std::sync::Arc::clone(&self.shared);
-        let root = &s.params.root;
+        let root = &s.root.path;
         let fault = |e: io::Error| Error::io("make the root again", root.display(), e);
         if self.ledger_is_gone() {
             for dir in [root.clone(), self.opening.member.ledger.dir()] {
-                match s.disk.create_dir(&dir) {
+                match s.root.disk.create_dir(&dir) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fault(e)),
                     _ => {}
                 }
@@ -135,9 +133,9 @@ impl Keeper {
             if !namespace_too {
                 common = common.max(lock(&s.core).account.common);
             }
-            common += round_up(LEDGER_BYTES as u64, s.params.fs_block);
+            common += round_up(LEDGER_BYTES as u64, s.root.unit);
             self.enter_again(common)?;
-            if let Some(j) = s.journal.get() {
+            if let Some(j) = s.root.journal.get() {
                 let freed = j.lose();
                 s.core.shrink(freed);
             }
@@ -152,7 +150,7 @@ impl Keeper {
     /// Takes our number's lock again, and writes ourselves into the ledger.
     fn enter_again(&mut self, common: u64) -> Result<()> {
         let s = std::sync::Arc::clone(&self.shared);
-        let root = &s.params.root;
+        let root = &s.root.path;
         let fault = |e: io::Error| Error::io("make the ledger again", root.display(), e);
         let number = self.opening.member.number;
         let busy = || {

@@ -21,14 +21,14 @@ impl Keeper {
 
     fn compact_if_due(&mut self) {
         let s = &*self.shared;
-        let Some(j) = s.journal.get() else { return };
+        let Some(j) = s.root.journal.get() else { return };
         let (len, older) = j.lengths();
         let base = s.compact_base();
         if !std::mem::take(&mut self.opening.compact_now) && len < self.compact_at.max(base + older) {
             return;
         }
         let most = j.next_snapshot();
-        let cost = most_allocated(most, s.params.fs_block);
+        let cost = most_allocated(most, s.root.unit);
         {
             let mut core = lock(&s.core);
             core.account.top_up(s.credit());
@@ -38,7 +38,7 @@ impl Keeper {
             }
         }
         let unspent = |bytes: u64| lock(&s.core).account.budget.release(bytes);
-        let head = (s.nonce(), s.params.block_len as u64);
+        let head = (s.root.nonce(), s.params.block_len as u64);
         let rotation = match j.rotate(&s.core, head) {
             Ok(r) => r,
             Err(error) => {
@@ -49,7 +49,7 @@ impl Keeper {
             }
         };
         self.compact_at = 0;
-        let merged = match journal::merge(&*s.disk, &s.params.root, &rotation, s.params.fs_block) {
+        let merged = match journal::merge(&*s.root.disk, &s.root.path, &rotation, s.root.unit) {
             Ok(m) => m,
             Err(why @ Unusable::Damaged(_)) => {
                 tracing::error!(tier = %s.params.name, %why, "the journal is given up; the next start walks the root");
@@ -65,16 +65,16 @@ impl Keeper {
             }
         };
         let limit = merged.limit().min(most);
-        let number = |dir: &str| s.number_of(dir);
+        let number = |dir: &str| s.root.number_of(dir);
         let written = Snapshot::start(j, &rotation, limit).and_then(|mut out| {
             merged.write(&mut out, &number)?;
             out.end()
         });
         match written {
             Ok(len) => {
-                let bytes = round_up(len, s.params.fs_block);
+                let bytes = round_up(len, s.root.unit);
                 // the file system may take that later
-                let spare = most_allocated(len, s.params.fs_block) - bytes;
+                let spare = most_allocated(len, s.root.unit) - bytes;
                 {
                     let mut core = lock(&s.core);
                     core.account.budget.release(cost.saturating_sub(spare));

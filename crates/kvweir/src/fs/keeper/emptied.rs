@@ -24,7 +24,7 @@ impl Keeper {
         if self.emptied.next.is_some_and(|at| now < at) {
             return;
         }
-        let places = s.dirs.emptied(self.emptied.at, AT_ONCE);
+        let places = s.root.dirs.emptied(self.emptied.at, AT_ONCE);
         for &(ns, high) in &places {
             self.emptied.some_went |= look_at(s, ns, high);
         }
@@ -43,13 +43,15 @@ impl Keeper {
 
 /// Looks at one; returns whether anything went.
 fn look_at(s: &Shared, ns: u16, high: u32) -> bool {
-    let Some(dir) = s.namespace(ns) else { return false };
-    let seen = s.dirs.look_at_emptied(&*s.disk, &dir, ns, high);
+    let Some(dir) = s.root.namespace(ns) else {
+        return false;
+    };
+    let seen = s.root.dirs.look_at_emptied(&*s.root.disk, &dir, ns, high);
     lock(&s.core).account.budget.apply(seen.change);
     if seen.told.is_empty() {
         return false;
     }
-    if let Some(j) = s.journal.get()
+    if let Some(j) = s.root.journal.get()
         && let Err(error) = j.dirs(&s.core, &seen.told)
     {
         // the next start looks again

@@ -27,7 +27,7 @@ impl Keeper {
         let mut living = Vec::new();
         let mut dead = Vec::new();
         let mut other_walks = false;
-        let mark = s.journal.get().map(journal::Journal::mark);
+        let mark = s.root.journal.get().map(journal::Journal::mark);
         // what is being taken over is ours in the account and not yet in the ledger
         let adopting = self.adopting.is_some();
         // who cleans up takes old empty files: our lock would look free to others, and we dead

@@ -26,7 +26,7 @@ impl Keeper {
         for (&member, (_, f)) in &mut self.followers {
             let mut note =
                 |reading: u32, step| steps.push((member << READING_BITS | reading & READINGS, step));
-            if let Err(error) = f.read(&*s.disk, &s.params.root, &mut self.readings, &mut note) {
+            if let Err(error) = f.read(&*s.root.disk, &s.root.path, &mut self.readings, &mut note) {
                 tracing::debug!(%error, "another member's journal cannot be read now");
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::Instant, fs::packed};
+use crate::clock::Instant;
 
 /// Shortest and longest pause between two rounds over all of them; it doubles while nothing goes.
 pub(super) const SHORTEST: Duration = Duration::from_millis(100);
@@ -42,7 +42,6 @@ impl Round {
 /// What the keeper knows of what went.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
-    pub(super) extents: packed::Looks,
     /// Visits before the ledger is settled again.
     pub(super) rest: u32,
     /// The claim could not be made again.

@@ -23,9 +23,9 @@ impl Keeper {
     /// Loads, settles the lease, trims.
     pub(crate) fn open(&mut self) -> Result<()> {
         load(&mut self.opening)?;
-        self.shared.dirs.note_emptied();
-        self.claim_extents();
-        let root = self.shared.params.root.clone();
+        self.shared.root.dirs.note_emptied();
+        self.recover_layouts();
+        let root = self.shared.root.path.clone();
         let fault = |e: io::Error| crate::error::Error::io("settle the ledger", root.display(), e);
         let number = self.opening.member.number;
         let lease = self

@@ -92,7 +92,7 @@ impl Drop for Keeping {
 /// The thread's life.
 fn run(mut keeper: Keeper) {
     let lived = catch_unwind(AssertUnwindSafe(|| keeper.live()));
-    let root = keeper.shared.params.root.display();
+    let root = keeper.shared.root.path.display();
     let why = match lived {
         Ok(true) if keeper.end.keeps() => return std::mem::forget(keeper.opening.member),
         Ok(true) => return keeper.finish(),
@@ -133,7 +133,7 @@ fn close(keeper: Keeper, why: String) {
     // a job is known to the guard a moment after it passed the closed gate
     while keeper.end.is_far() && idle < 2 {
         seen = s.keeper.wait(seen, TICK);
-        idle = if s.guard.is_quiet() { idle + 1 } else { 0 };
+        idle = if s.runner.watchdog.is_quiet() { idle + 1 } else { 0 };
     }
     if keeper.end.keeps() {
         std::mem::forget(keeper.opening.member);

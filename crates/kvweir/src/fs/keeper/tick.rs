@@ -48,7 +48,7 @@ impl Keeper {
     fn tick(&mut self) {
         self.tell_uses();
         let settles = self.look_for_lost();
-        self.claim_what_waits();
+        self.recover_what_waits();
         self.follow();
         self.go_on_adopting();
         if !settles || self.looks.rest > 0 {
@@ -101,7 +101,7 @@ impl Keeper {
         if !told && now.since(since) >= ABOVE_FOR {
             self.above = Some((since, true));
             tracing::error!(
-                tier = %s.params.name, root = %s.params.root.display(), above_bytes = above, bound_bytes = bound,
+                tier = %s.params.name, root = %s.root.path.display(), above_bytes = above, bound_bytes = bound,
                 resident_bytes = resident,
                 "more lies below the root than its bound allows, and it does not go: blocks are pinned, files cannot be \
                  removed or are not ours; `kvweir inspect` tells which. Nothing is stored until it fits"
@@ -110,7 +110,7 @@ impl Keeper {
     }
 
     fn tell_uses(&self) {
-        let Some(j) = self.shared.journal.get() else {
+        let Some(j) = self.shared.root.journal.get() else {
             return;
         };
         j.pay_debts(&self.shared.core);
@@ -125,39 +125,33 @@ impl Keeper {
     /// Counts what the journal's files take by now, and reserves what they may yet.
     fn look_again(&self) {
         let s = &*self.shared;
-        if let Some(j) = s.journal.get() {
+        if let Some(j) = s.root.journal.get() {
             j.look_again(&s.core);
             let credit = s.credit();
             lock(&s.core).account.top_up(credit);
         }
     }
 
-    /// Opens extents that came with what was loaded or taken over.
-    pub(super) fn claim_extents(&self) {
-        if let Some(pack) = &self.shared.pack {
-            self.shared.claim_extents(pack);
-        }
+    /// Makes hits of what came with what was loaded or taken over.
+    pub(crate) fn recover_layouts(&self) {
+        let s = &*self.shared;
+        s.layouts.iter().for_each(|l| l.recover(s));
     }
 
-    /// Tries again to open extents that could not be read.
-    fn claim_what_waits(&mut self) {
-        let Some(pack) = self
-            .shared
-            .pack
-            .as_ref()
-            .filter(|_| !lock(&self.shared.core).unclaimed.is_empty())
-        else {
+    /// Tries again what could not be read.
+    fn recover_what_waits(&mut self) {
+        if lock(&self.shared.core).unclaimed.is_empty() {
             self.claim_rest = (0, 0);
             return;
-        };
+        }
         let (rest, rested) = &mut self.claim_rest;
         if *rest > 0 {
             *rest -= 1;
             return;
         }
-        self.shared.claim_extents(pack);
         *rested = (*rested * 2 + 1).min(CLAIM_REST);
         *rest = *rested;
+        self.recover_layouts();
     }
 
     /// Lets the root go, in order.
@@ -167,7 +161,7 @@ impl Keeper {
             let core = lock(&self.shared.core);
             core.account.budget.resident()
         };
-        let mark = self.shared.journal.get().and_then(journal::Journal::mark);
+        let mark = self.shared.root.journal.get().and_then(journal::Journal::mark);
         self.opening.member.leave(held, mark);
     }
 }

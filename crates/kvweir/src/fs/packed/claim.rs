@@ -21,8 +21,13 @@ use crate::{
     catalog::{Origin, index::State},
     error::{IoClass, classify},
     evict::Id,
-    fs::{body::SlotBody, shared::Shared},
+    fs::{
+        body::SlotBody,
+        packed::parts::{open_extent, remove_part},
+        shared::Shared,
+    },
     io::{disk::read_all_at, pool::usable_cpus},
+    jobs::Backend,
     metrics::EvictReason,
     root::names::{Location, Part, extent_part, leaf_dir},
     sync::{
@@ -74,35 +79,35 @@ struct Looked {
     newer: u64,
 }
 
-impl Shared {
+impl Pack {
     /// Opens the extents that came into the index since the last call.
-    pub(crate) fn claim_extents(&self, pack: &Pack) {
-        let _turn = lock(&pack.grow);
-        let known = std::mem::take(&mut lock(&self.core).unclaimed);
-        let mine = match self.unopened(pack) {
+    pub(crate) fn claim_extents(&self, s: &Shared) {
+        let _turn = lock(&self.grow);
+        let known = std::mem::take(&mut lock(&s.core).unclaimed);
+        let mine = match self.unopened(s) {
             Ok(mine) => mine,
             Err(error) => {
                 let what = "extents cannot be listed now: that is tried again";
-                if self.told.is_new(what, self.clock.now(), 1) {
-                    tracing::warn!(tier = %self.params.name, %error, "{what}");
+                if s.root.told.is_new(what, s.clock.now(), 1) {
+                    tracing::warn!(tier = %s.params.name, %error, "{what}");
                 }
-                self.claim_later(known);
+                self.claim_later(s, known);
                 return;
             }
         };
         // what the journal told of and somebody removed behind our back
         let there: HashSet<Id> = mine.values().flatten().flatten().copied().collect();
         for id in known.into_iter().filter(|id| !there.contains(id)) {
-            if lock(&self.core).catalog.state(id) == State::Aside && !pack.has(id) {
-                self.remove_part(id, EvictReason::External);
+            if lock(&s.core).catalog.state(id) == State::Aside && !self.has(id) {
+                remove_part(s, id, EvictReason::External);
             }
         }
         if mine.is_empty() {
-            self.claim_later(Vec::new());
+            self.claim_later(s, Vec::new());
             return;
         }
-        let began = self.clock.now();
-        let numbers = pack.free_numbers(mine.len());
+        let began = s.clock.now();
+        let numbers = self.free_numbers(mine.len());
         // more than a tier can have: given up
         let beyond: Vec<Id> = mine
             .values()
@@ -118,10 +123,10 @@ impl Shared {
             let work = || {
                 while let Some(((nonce, ids), number)) = jobs.get(at.fetch_add(1, Ordering::Relaxed)) {
                     let look = match *ids {
-                        [Some(table), Some(data)] => self.read_extent([table, data], *nonce, *number),
+                        [Some(table), Some(data)] => self.read_extent(s, [table, data], *nonce, *number),
                         _ => Ok(Look::Bad("the other file of it is not there")),
                     };
-                    self.sort_in(&mut lock(&out), look, *nonce, ids);
+                    self.sort_in(s, &mut lock(&out), look, *nonce, ids);
                 }
             };
             for n in 1..usable_cpus().min(jobs.len()) {
@@ -136,34 +141,41 @@ impl Shared {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let (extents, later, newer) = (looked.good.len(), looked.later.len() / 2, looked.newer);
-        self.claim_later(looked.later);
-        let blocks = self.take_in(pack, looked.good);
+        self.claim_later(s, looked.later);
+        let blocks = self.take_in(s, looked.good);
         for (ids, reason) in [
             (looked.bad, EvictReason::Corrupt),
             (looked.gone, EvictReason::External),
             (beyond, EvictReason::Capacity),
         ] {
-            ids.into_iter().for_each(|id| self.remove_part(id, reason));
+            ids.into_iter().for_each(|id| remove_part(s, id, reason));
         }
-        let seconds = self.clock.now().since(began).as_secs_f64();
+        let seconds = s.clock.now().since(began).as_secs_f64();
         if extents > 0 {
             tracing::info!(
-                tier = %self.params.name, extents, blocks, later, newer, seconds,
+                tier = %s.params.name, extents, blocks, later, newer, seconds,
                 "packed blocks are open"
             );
         }
     }
 
     /// Keeps the parts of extents that cannot be opened now for the next call.
-    fn claim_later(&self, parts: Vec<Id>) {
-        let mut core = lock(&self.core);
+    fn claim_later(&self, s: &Shared, parts: Vec<Id>) {
+        let mut core = lock(&s.core);
         core.unclaimed.extend(parts);
         core.catalog.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
     }
 
     /// Sorts what came of an extent.
-    fn sort_in(&self, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids: &[Option<Id>; 2]) {
-        let (tier, now) = (&self.params.name, self.clock.now());
+    fn sort_in(
+        &self,
+        s: &Shared,
+        out: &mut Looked,
+        look: io::Result<Look>,
+        nonce: u64,
+        ids: &[Option<Id>; 2],
+    ) {
+        let (tier, now) = (&s.params.name, s.clock.now());
         let all = ids.iter().flatten().copied();
         match look {
             Ok(Look::Good(found)) => out.good.push(found),
@@ -173,7 +185,7 @@ impl Shared {
             }
             Ok(Look::Newer(version)) => {
                 let what = "an extent of a later version stays as it is, counted and not served";
-                if self.told.is_new(what, now, 1) {
+                if s.root.told.is_new(what, now, 1) {
                     tracing::warn!(%tier, extent = nonce, version, "{what}");
                 }
                 out.newer += 1;
@@ -186,7 +198,7 @@ impl Shared {
                 }
                 _ => {
                     let what = "an extent cannot be read now: it stays counted and is tried again";
-                    if self.told.is_new(what, now, 1) {
+                    if s.root.told.is_new(what, now, 1) {
                         tracing::warn!(%tier, extent = nonce, %error, "{what}");
                     }
                     out.later.extend(all);
@@ -196,26 +208,26 @@ impl Shared {
     }
 
     /// Numbers of our extents that are not open, with the entries of their table and data files.
-    fn unopened(&self, pack: &Pack) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
+    fn unopened(&self, s: &Shared) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
         let at = Location::of_extent(Part::Table, 0);
-        let dir = leaf_dir(self.own_dir(), at.fan, at.leaf);
+        let dir = leaf_dir(s.root.own_dir(), at.fan, at.leaf);
         let mut names = Vec::new();
-        match self.disk.list(&dir, &mut |name, _| {
+        match s.root.disk.list(&dir, &mut |name, _| {
             names.extend(name.to_str().map(str::to_owned));
         }) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let core = lock(&self.core);
+        let core = lock(&s.core);
         let mut out: BTreeMap<u64, [Option<Id>; 2]> = BTreeMap::new();
         for name in names {
             let Some((part, nonce)) = extent_part(&name) else {
                 continue;
             };
-            let fp = Fingerprint::of(name.as_bytes(), self.ns.seed());
+            let fp = Fingerprint::of(name.as_bytes(), s.ns.seed());
             let Some(id) = core.catalog.find(fp) else { continue };
             // another live member's are in nobody else's index
-            if core.catalog.state(id) == State::Aside && !pack.has(id) {
+            if core.catalog.state(id) == State::Aside && !self.has(id) {
                 let [table, data] = out.entry(nonce).or_default();
                 match part {
                     Part::Table => *table = Some(id),
@@ -227,8 +239,8 @@ impl Shared {
     }
 
     /// Reads header and table.
-    fn read_extent(&self, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Look> {
-        let files = self.open_extent(nonce)?;
+    fn read_extent(&self, s: &Shared, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Look> {
+        let files = open_extent(s, nonce)?;
         let mut page = vec![0; HEADER_BYTES as usize];
         let n = read_all_at(&*files.table, &mut page, 0)?;
         let Some(header) = Header::decode(page.get(..n).unwrap_or_default()) else {
@@ -237,10 +249,10 @@ impl Shared {
                 None => Look::Bad("its header is damaged"),
             });
         };
-        let len = self.params.block_len;
+        let len = s.params.block_len;
         let same = header.block_len == len as u64
             && u64::from(header.slot_bytes) == super::slot_bytes(len)
-            && header.namespace == *self.ns.digest()
+            && header.namespace == *s.ns.digest()
             && header.nonce == nonce;
         if !same || n < page.len() {
             return Ok(Look::Bad("its header is that of other blocks"));
@@ -251,7 +263,7 @@ impl Shared {
                 header.slots
             )));
         }
-        let data = self.disk.stat(&files.data.path)?;
+        let data = s.root.disk.stat(&files.data.path)?;
         if files.table.stat()?.len < header.table_len() || data.len < header.data_len() {
             return Ok(Look::Bad("a file of it was cut"));
         }
@@ -259,11 +271,11 @@ impl Shared {
         let (mut records, mut newer) = (Vec::new(), Vec::new());
         each_record(&extent, &mut |place, record| match record {
             Some(record) => records.push(FoundRecord {
-                fp: self.fingerprint(&record.key),
+                fp: s.fingerprint(&record.key),
                 sequence: record.sequence,
                 slot: extent.slot(place),
                 tag: record.tag(),
-                key: self.params.keep_keys.then_some(record.key),
+                key: s.root.keep_keys.then_some(record.key),
             }),
             None => newer.push(place),
         })?;
@@ -275,7 +287,7 @@ impl Shared {
     }
 
     /// Makes hits of what was found: newest first, each in front of those before it. Returns how many.
-    fn take_in(&self, pack: &Pack, found: Vec<FoundExtent>) -> u64 {
+    fn take_in(&self, s: &Shared, found: Vec<FoundExtent>) -> u64 {
         let mut all = Vec::with_capacity(found.iter().map(|f| f.records.len()).sum());
         let mut extents = Vec::with_capacity(found.len());
         for f in found {
@@ -284,11 +296,11 @@ impl Shared {
         }
         all.sort_unstable_by_key(|r| std::cmp::Reverse(r.sequence));
         if let Some(newest) = all.first() {
-            pack.seen_sequence(newest.sequence);
+            self.seen_sequence(newest.sequence);
         }
         let mut taken = Vec::with_capacity(all.len());
         for part in all.chunks(AT_ONCE) {
-            let mut core = lock(&self.core);
+            let mut core = lock(&s.core);
             for r in part {
                 let body = SlotBody {
                     slot: r.slot,
@@ -306,7 +318,7 @@ impl Shared {
         let blocks = taken.len() as u64;
         taken.sort_unstable();
         for (e, newer) in extents {
-            self.recount(&e);
+            self.recount(s, &e);
             let first = taken.partition_point(|&s| s < e.slot(0));
             let mine = taken.get(first..).unwrap_or_default();
             let mut used: Vec<u32> = mine
@@ -319,19 +331,19 @@ impl Shared {
                 used.sort_unstable();
             }
             let free = gaps(&used, e.header.slots);
-            pack.add(Arc::new(e), u32::try_from(used.len()).unwrap_or(u32::MAX), free);
+            self.add(Arc::new(e), u32::try_from(used.len()).unwrap_or(u32::MAX), free);
         }
         blocks
     }
 
     /// Counts an extent as what it may come to cost.
-    fn recount(&self, e: &Extent) {
-        let fs_block = self.params.fs_block;
+    fn recount(&self, s: &Shared, e: &Extent) {
+        let fs_block = s.root.unit;
         let costs = [
             table_cost(e.header.slots, fs_block),
             data_cost(e.header.slots, u64::from(e.header.slot_bytes), fs_block),
         ];
-        let mut core = lock(&self.core);
+        let mut core = lock(&s.core);
         for (&id, cost) in e.ids.iter().zip(costs) {
             core.recount(id, cost);
         }

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     clock::Instant,
     evict::Id,
+    fs::packed::looks::Looks,
     io::{Disk, DiskFile, PAGE, disk::OpenMode, round_up, tree::most_allocated},
     sync::{
         Mutex, OnceLock,
@@ -154,6 +155,8 @@ struct State {
 
 /// All extents of a tier.
 pub(crate) struct Pack {
+    /// Bytes of a block.
+    pub(super) block_len: u64,
     /// Bytes of a slot.
     pub(crate) slot_bytes: u64,
     /// Bytes of an extent, where there is room.
@@ -164,6 +167,8 @@ pub(crate) struct Pack {
     /// since one could not be removed.
     pub(crate) grow: Mutex<Option<Instant>>,
     sequence: AtomicU64,
+    /// Where the keeper is with its looks.
+    pub(super) looks: Mutex<Looks>,
 }
 
 impl fmt::Debug for Pack {
@@ -184,6 +189,7 @@ impl Pack {
         let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, MAX_SLOTS);
         let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
         Self {
+            block_len: block_len as u64,
             slot_bytes,
             nominal: extent_bytes(slots, slot_bytes),
             window,
@@ -196,6 +202,7 @@ impl Pack {
             }),
             grow: Mutex::new(None),
             sequence: AtomicU64::new(FIRST_SEQUENCE),
+            looks: Mutex::default(),
         }
     }
 

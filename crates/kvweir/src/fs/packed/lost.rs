@@ -3,12 +3,7 @@
 //! keeper, which looks at all of them in turn, or by a store that would have gone there. Their bytes are given back when
 //! nobody has them open any more.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::Arc,
-};
-
-use foldhash::fast::FixedState;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     Pack,
@@ -16,7 +11,14 @@ use super::{
     free::Run,
 };
 use crate::{
-    block::Fingerprint, catalog::index::State, fs::shared::Shared, metrics::EvictReason, sync::lock,
+    block::Fingerprint,
+    catalog::index::State,
+    fs::{
+        packed::{looks::Looks, parts::remove_part},
+        shared::Shared,
+    },
+    metrics::EvictReason,
+    sync::lock,
 };
 
 /// Extents looked at in one visit of the keeper.
@@ -26,83 +28,71 @@ const AT_ONCE: u32 = 4096;
 /// Most visits between two looks through the index for blocks of extents that somebody still holds.
 const MOST_REST: u32 = 50;
 
-/// Where the keeper is with its looks.
-#[derive(Debug, Default)]
-pub(crate) struct Looks {
-    /// The number of the extent that comes next.
-    from: usize,
-    /// Extents whose tables were cut when they were looked at last.
-    cut: HashSet<u32, FixedState>,
-    /// Visits before the index is looked through again, and how many there were before the last time.
-    rest: u32,
-    rested: u32,
-}
-
-impl Shared {
+impl Pack {
     /// Looks at some extents, and drops those that are lost.
-    pub(crate) fn look_at_extents(&self, pack: &Pack, looks: &mut Looks) {
-        let (some, next) = pack.some(looks.from, LOOKS);
+    pub(crate) fn look_at_extents(&self, s: &Shared, looks: &mut Looks) {
+        let (some, next) = self.some(looks.from, LOOKS);
         looks.from = next;
         for e in some {
             // seen twice: somebody may write it anew, in place
             let is_cut = e.is_cut();
             let was_cut = looks.cut.remove(&e.number);
             if e.is_removed() || is_cut && was_cut {
-                self.lose_extent(pack, &e);
+                self.lose_extent(s, &e);
             } else if is_cut {
                 looks.cut.insert(e.number);
             } else {
                 e.mend();
             }
         }
-        if pack.take_news() {
+        if self.take_news() {
             (looks.rest, looks.rested) = (0, 0);
         }
-        let lost = pack.lost();
+        let lost = self.lost();
         if lost.is_empty() {
             return;
         }
-        let _turn = lock(&pack.grow);
+        let _turn = lock(&self.grow);
         if looks.rest == 0 {
-            self.drop_blocks_of(pack, &lost);
+            self.drop_blocks_of(s, &lost);
             looks.rested = (looks.rested * 2 + 1).min(MOST_REST);
             looks.rest = looks.rested;
         } else {
             looks.rest -= 1;
         }
-        self.free_forgotten(pack);
+        self.free_forgotten(s);
         for e in lost {
-            if pack.remove_unused(&e) {
+            if self.remove_unused(&e) {
                 let ids = e.ids;
                 // what is open outlives its name
                 drop(e);
                 ids.into_iter()
-                    .for_each(|id| self.remove_part(id, EvictReason::External));
+                    .for_each(|id| remove_part(s, id, EvictReason::External));
             }
         }
     }
 
     /// Nothing goes into `extent` any more.
-    fn lose_extent(&self, pack: &Pack, extent: &Extent) {
-        if pack.lose(extent) {
-            self.told.warn(
-                &self.params.name,
-                self.clock.now(),
+    fn lose_extent(&self, s: &Shared, extent: &Extent) {
+        if self.lose(extent) {
+            s.root.told.warn(
+                &s.params.name,
+                s.clock.now(),
                 1,
                 "an extent was removed or cut by somebody else: its blocks are misses now",
             );
-            self.keeper.ring();
+            s.keeper.ring();
         }
     }
 
     /// Takes runs of extents that are lost out of `out`, from its place `from` on; returns how many slots that were.
-    pub(super) fn give_lost(&self, pack: &Pack, out: &mut VecDeque<(Arc<Extent>, Run)>, from: usize) -> u32 {
+    pub(super) fn give_lost(&self, s: &Shared, out: &mut VecDeque<(Arc<Extent>, Run)>, from: usize) -> u32 {
         let mut gone = 0;
         for (extent, run) in out.split_off(from) {
             if extent.is_removed() {
-                self.lose_extent(pack, &extent);
+                self.lose_extent(s, &extent);
                 let mut slots: Vec<u32> = (run.first..run.first + run.len).collect();
-                pack.give(&mut slots);
+                self.give(&mut slots);
                 gone += run.len;
             } else {
                 out.push_back((extent, run));
@@ -112,10 +102,10 @@ impl Shared {
     }
 
     /// Fingerprints and slots of the blocks that lie in `extent`, by the index.
-    pub(super) fn slots_of(&self, extent: &Extent) -> Vec<(Fingerprint, u32)> {
+    pub(super) fn slots_of(&self, s: &Shared, extent: &Extent) -> Vec<(Fingerprint, u32)> {
         let (mut out, mut from) = (Vec::new(), 0);
         loop {
-            let core = lock(&self.core);
+            let core = lock(&s.core);
             let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
             for id in from..end {
                 let slot = core.slot(id).map(|s| s.slot);
@@ -133,7 +123,7 @@ impl Shared {
 
     /// Forgets all blocks that lie in `lost`, found by the index: tables may be gone too. Who reads one of them keeps its
     /// slot until then.
-    fn drop_blocks_of(&self, pack: &Pack, lost: &[Arc<Extent>]) {
+    fn drop_blocks_of(&self, s: &Shared, lost: &[Arc<Extent>]) {
         let mut is_lost = [false; MAX_EXTENTS];
         for e in lost {
             if let Some(l) = is_lost.get_mut(e.number as usize) {
@@ -144,20 +134,20 @@ impl Shared {
         loop {
             let mut freed = Vec::new();
             let all = {
-                let mut core = lock(&self.core);
+                let mut core = lock(&s.core);
                 let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
                 for id in from..end {
                     let here = core
                         .slot(id)
                         .is_some_and(|s| is_lost.get((s.slot >> SHIFT) as usize).is_some_and(|&l| l));
                     if here && matches!(core.catalog.state(id), State::Ready | State::Bad) {
-                        freed.extend(core.forget_slot(id, EvictReason::External, pack.slot_bytes));
+                        freed.extend(core.forget_slot(id, EvictReason::External, self.slot_bytes));
                     }
                 }
                 from = end;
                 all
             };
-            pack.give(&mut freed);
+            self.give(&mut freed);
             if from >= all {
                 return;
             }

@@ -13,6 +13,7 @@
 //! | `free.rs` | free slots, by place and by length of the run |
 //! | `extents.rs` | the extents of a tier and which of their slots are taken |
 //! | `room.rs` | slots for a store: free ones, a new extent, or evicted ones |
+//! | `parts.rs` | the two files of an extent: made, opened, removed |
 //! | `store.rs`, `load.rs` | what workers do: runs of slots, a few large operations |
 //! | `claim.rs`, `shrink.rs`, `lost.rs` | extents found at start; given up; removed by somebody else |
 //!
@@ -23,15 +24,118 @@
 //! Blocks of one job, and following jobs of one request, go next to each other: slots are handed out in runs, and a
 //! request keeps a window of free slots behind its last one.
 
+use crate::{
+    block::Key,
+    catalog::{body::Rank, index::State},
+    evict::Id,
+    fs::{
+        layouts::Layout,
+        shared::Shared,
+        written::{Flaw, Fresh, Read, Wanted, Written},
+    },
+    io::pool::Worker,
+    jobs::{LoadRun, StoreRun},
+    metrics::EvictReason,
+    request::RequestId,
+    sync::lock,
+};
+
 mod claim;
 mod extents;
 pub(crate) mod format;
 mod free;
 mod load;
+mod looks;
 mod lost;
+mod parts;
 mod room;
 mod shrink;
 mod store;
 
 pub(crate) use extents::{FIRST_SEQUENCE, MAX_EXTENTS, Pack, extent_cost, least_bytes, slot_bytes};
-pub(crate) use lost::Looks;
+
+/// Bytes of packed blocks that a worker moves together.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Most blocks that it does.
+const MAX_BATCH: usize = 256;
+
+impl Layout<Shared> for Pack {
+    fn takes(&self, key: &Key) -> bool {
+        key.as_bytes().len() <= format::MAX_PACKED_KEY
+    }
+
+    fn rank(&self) -> Rank {
+        Rank::Slot
+    }
+
+    fn batch(&self) -> usize {
+        usize::try_from(BATCH_BYTES / self.block_len.max(1)).map_or(MAX_BATCH, |n| n.clamp(1, MAX_BATCH))
+    }
+
+    fn write<'s>(
+        &self,
+        tier: &'s Shared,
+        run: &StoreRun<Shared>,
+        fresh: Vec<Fresh>,
+        worker: &mut Worker,
+    ) -> Vec<Written<'s>> {
+        store::store(self, tier, run, fresh, &mut *worker.engine)
+    }
+
+    fn read(
+        &self,
+        tier: &Shared,
+        run: &LoadRun<Shared>,
+        wanted: Vec<Wanted>,
+        worker: &mut Worker,
+    ) -> Vec<Read> {
+        load::load(self, tier, run, wanted, &mut *worker.engine)
+    }
+
+    fn must_look(&self) -> bool {
+        false
+    }
+
+    fn is_there(&self, _tier: &Shared, _key: &Key) -> bool {
+        true
+    }
+
+    /// Who still reads the block keeps its slot until then.
+    fn clear(&self, tier: &Shared, id: Id, reason: EvictReason) {
+        let freed = lock(&tier.core).forget_slot(id, reason, self.slot_bytes);
+        if let Some(slot) = freed {
+            self.give(&mut [slot]);
+        }
+    }
+
+    fn spoil(&self, tier: &Shared, id: Id, _flaw: &Flaw) {
+        let freed = {
+            let mut core = lock(&tier.core);
+            if !matches!(core.catalog.state(id), State::Ready | State::Bad) {
+                return;
+            }
+            core.forget_slot(id, EvictReason::Corrupt, self.slot_bytes)
+        };
+        if let Some(slot) = freed {
+            self.give(&mut [slot]);
+        }
+    }
+
+    fn give_back(&self, tier: &Shared, reason: EvictReason) -> bool {
+        self.drop_extent(tier, reason)
+    }
+
+    fn recover(&self, tier: &Shared) {
+        self.claim_extents(tier);
+    }
+
+    fn look(&self, tier: &Shared) {
+        let mut looks = std::mem::take(&mut *lock(&self.looks));
+        self.look_at_extents(tier, &mut looks);
+        *lock(&self.looks) = looks;
+    }
+
+    fn end_request(&self, req: RequestId) {
+        Pack::end_request(self, req);
+    }
+}

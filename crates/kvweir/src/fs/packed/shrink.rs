@@ -8,7 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Pack, claim::each_record, extents::Extent};
 use crate::{
-    block::Fingerprint, catalog::index::State, fs::shared::Shared, metrics::EvictReason, sync::lock,
+    block::Fingerprint,
+    catalog::index::State,
+    fs::{packed::parts::remove_part, shared::Shared},
+    jobs::Backend,
+    metrics::EvictReason,
+    sync::lock,
 };
 
 /// Blocks dropped under one hold of the lock.
@@ -18,71 +23,71 @@ const CLOSING: usize = 4;
 /// How long none is given up after one could not be removed.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
-impl Shared {
+impl Pack {
     /// Gives up an extent; returns whether the bytes of one are free.
-    pub(crate) fn drop_extent(&self, pack: &Pack, reason: EvictReason) -> bool {
-        let mut turn = lock(&pack.grow);
-        if turn.is_some_and(|until| self.clock.now() < until) {
+    pub(crate) fn drop_extent(&self, s: &Shared, reason: EvictReason) -> bool {
+        let mut turn = lock(&self.grow);
+        if turn.is_some_and(|until| s.clock.now() < until) {
             return false;
         }
-        let gone = pack.by_use().into_iter().find_map(|e| {
+        let gone = self.by_use().into_iter().find_map(|e| {
             let ids = e.ids;
             // what is open outlives its name
-            self.empty_extent(pack, &e, reason).then_some(ids)
+            self.empty_extent(s, &e, reason).then_some(ids)
         });
         let Some(ids) = gone else { return false };
-        ids.into_iter().for_each(|id| self.remove_part(id, reason));
+        ids.into_iter().for_each(|id| remove_part(s, id, reason));
         let stuck = {
-            let core = lock(&self.core);
+            let core = lock(&s.core);
             ids.iter().any(|&id| core.catalog.state(id) == State::Bad)
         };
-        *turn = stuck.then(|| self.clock.now().after(STUCK_FOR));
+        *turn = stuck.then(|| s.clock.now().after(STUCK_FOR));
         !stuck
     }
 
     /// Drops the blocks of an extent and forgets it; `false` while something holds it.
-    fn empty_extent(&self, pack: &Pack, extent: &Arc<Extent>, reason: EvictReason) -> bool {
-        if !pack.close(extent, CLOSING) {
+    fn empty_extent(&self, s: &Shared, extent: &Arc<Extent>, reason: EvictReason) -> bool {
+        if !self.close(extent, CLOSING) {
             return false;
         }
-        self.free_forgotten(pack);
-        if pack.remove_unused(extent) {
+        self.free_forgotten(s);
+        if self.remove_unused(extent) {
             return true;
         }
         let mut fps: Vec<(Fingerprint, u32)> = Vec::new();
         let read = each_record(extent, &mut |place, record| {
-            fps.extend(record.map(|r| (self.fingerprint(&r.key), extent.slot(place))));
+            fps.extend(record.map(|r| (s.fingerprint(&r.key), extent.slot(place))));
         });
         if let Err(error) = read {
             let what = "the table of an extent cannot be read: the index tells what lies in it";
-            if self.told.is_new(what, self.clock.now(), 1) {
-                tracing::warn!(tier = %self.params.name, %error, "{what}");
+            if s.root.told.is_new(what, s.clock.now(), 1) {
+                tracing::warn!(tier = %s.params.name, %error, "{what}");
             }
-            fps = self.slots_of(extent);
+            fps = self.slots_of(s, extent);
         }
         for part in fps.chunks(AT_ONCE) {
             let mut freed = Vec::new();
             {
-                let mut core = lock(&self.core);
+                let mut core = lock(&s.core);
                 for &(fp, slot) in part {
                     let here = core.catalog.find(fp).filter(|&id| {
                         core.slot(id).is_some_and(|s| s.slot == slot) && core.catalog.is_evictable(id)
                     });
                     if let Some(id) = here {
-                        freed.extend(core.forget_slot(id, reason, pack.slot_bytes));
+                        freed.extend(core.forget_slot(id, reason, self.slot_bytes));
                     }
                 }
             }
-            pack.give(&mut freed);
+            self.give(&mut freed);
         }
-        pack.remove_unused(extent)
+        self.remove_unused(extent)
     }
 
     /// Frees slots of blocks that were forgotten while somebody read them and that nobody reads any more.
-    pub(crate) fn free_forgotten(&self, pack: &Pack) {
-        let mut freed = lock(&self.core).take_freed();
+    pub(crate) fn free_forgotten(&self, s: &Shared) {
+        let mut freed = lock(&s.core).take_freed();
         if !freed.is_empty() {
-            pack.give(&mut freed);
+            self.give(&mut freed);
         }
     }
 }

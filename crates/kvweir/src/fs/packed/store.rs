@@ -2,86 +2,58 @@
 //! else? then nothing is written. The others get slots, in runs; of each run the old records are taken away, the blocks
 //! written with one operation, and their new records with one more; only then they are hits (I2, I6).
 
-use std::{collections::VecDeque, io, ops::Range, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{
     Pack,
     extents::Extent,
-    format::{Header, MAX_PACKED_KEY, RECORD_BYTES, Record, block_sum, tag},
+    format::{Header, RECORD_BYTES, Record, block_sum, tag},
     free::Run as SlotRun,
     room::NoSlots,
 };
 use crate::{
-    catalog::{self, Origin, index::State},
     error::{ErrorKind, IoClass, classify},
-    evict::Id,
-    fs::{body::SlotBody, store::StoreRun},
+    fs::{
+        body::SlotBody,
+        shared::Shared,
+        written::{Fresh, Placed, Written},
+    },
     io::{
         Disk, SlotRead,
         disk::write_all_at,
         engine::{Engine, Run, WriteRun},
         is_aligned,
-        pool::Worker,
     },
-    metrics::{EvictReason, RefuseReason},
-    sync::{atomic::Ordering, lock},
-    tier::{BlockOutcome, Direction},
+    jobs::StoreRun,
+    sync::atomic::Ordering,
 };
-
-/// What to do about one block.
-enum Begin {
-    /// Write it: an entry is reserved.
-    Write(Id),
-    /// It is there already.
-    Present,
-    /// Another worker writes it and will tell.
-    Joined,
-    /// It has, or needs, a file of its own.
-    File,
-    /// It cannot be stored now.
-    Refused(ErrorKind),
-}
-
-/// A block that is to be written.
-struct Fresh {
-    unit: usize,
-    id: Id,
-}
 
 /// A block of a run on its way.
 struct Moving {
-    unit: usize,
-    id: Id,
+    fresh: Fresh,
     slot: SlotRead,
     sum: u128,
 }
 
-/// Entries that are reserved and not settled. Dropped with any left only by a panic: they are then given back, and
-/// those who joined are told (I4).
-struct Claims<'a> {
-    run: &'a StoreRun,
+/// Slots that were handed out and hold no block yet. Given back when dropped, which also a panic does.
+struct Slots<'a> {
     pack: &'a Pack,
-    left: VecDeque<Fresh>,
-    /// Slots that were handed out and have no blocks yet.
-    slots: VecDeque<(Arc<Extent>, SlotRun)>,
-    /// Blocks that are being written, and their slots.
-    moving: Vec<Id>,
+    handed: VecDeque<(Arc<Extent>, SlotRun)>,
+    /// Slots that are being written.
     into: Vec<SlotRun>,
 }
 
-impl Claims<'_> {
-    /// Gives slots back of which nothing became.
+impl Slots<'_> {
+    /// Gives unused slots back.
     fn give(&self, run: SlotRun) {
         let mut slots: Vec<u32> = (run.first..run.first + run.len).collect();
         self.pack.give(&mut slots);
     }
 }
 
-impl Drop for Claims<'_> {
+impl Drop for Slots<'_> {
     fn drop(&mut self) {
-        let ids = self.moving.drain(..).chain(self.left.drain(..).map(|f| f.id));
-        ids.for_each(|id| self.run.abort(id, ErrorKind::Unavailable));
-        let handed = std::mem::take(&mut self.slots).into_iter().map(|(_, r)| r);
+        let handed = std::mem::take(&mut self.handed).into_iter().map(|(_, r)| r);
         let runs = std::mem::take(&mut self.into).into_iter().chain(handed);
         runs.for_each(|r| self.give(r));
     }
@@ -117,110 +89,70 @@ impl Writing {
     }
 }
 
-impl StoreRun {
-    /// Stores `units`.
-    pub(crate) fn store_packed(&self, pack: &Pack, units: Range<usize>, worker: &mut Worker) {
-        let s = &*self.shared;
-        let mut claims = Claims {
-            run: self,
-            pack,
-            left: VecDeque::with_capacity(units.len()),
-            slots: VecDeque::new(),
-            moving: Vec::new(),
-            into: Vec::new(),
-        };
-        let coming = self.fps.get(units.clone()).unwrap_or_default();
-        lock(&s.core).catalog.warm_places(coming.iter().copied());
-        for unit in self.progress.start_all(units, s.clock.now()) {
-            match self.begin_packed(pack, unit) {
-                Begin::Write(id) => claims.left.push_back(Fresh { unit, id }),
-                Begin::Present => self.finish(unit, BlockOutcome::Present),
-                Begin::Joined => self.leave(unit),
-                Begin::File => self.store_file(unit, &mut worker.scratch),
-                Begin::Refused(kind) => self.finish(unit, BlockOutcome::Failed(kind)),
-            }
-        }
-        while !claims.left.is_empty() {
-            let n = u32::try_from(claims.left.len()).unwrap_or(u32::MAX);
-            if let Err(no) = s.take_slots(pack, n, self.req, &mut claims.slots) {
-                let blocks = claims.left.len() as u64;
-                let kind = match no {
-                    NoSlots::Room(no) => {
-                        lock(&s.core).catalog.stats.refused(no.0, blocks);
-                        no.kind()
-                    }
-                    NoSlots::Disk(e) => self.not_written(&e, blocks),
-                };
-                while let Some(f) = claims.left.pop_front() {
-                    self.abort(f.id, kind);
-                    self.finish(f.unit, BlockOutcome::Failed(kind));
-                }
-                break;
-            }
-            self.store_runs(pack, &mut claims, &mut *worker.engine);
-            claims.moving.clear();
-        }
-    }
+/// A batch of blocks on its way into slots.
+struct Packing<'a> {
+    pack: &'a Pack,
+    s: &'a Shared,
+    run: &'a StoreRun<Shared>,
+}
 
-    /// Looks the block up and reserves its entry.
-    fn begin_packed(&self, pack: &Pack, unit: usize) -> Begin {
-        let s = &*self.shared;
-        let (Some(key), Some(&fp)) = (self.keys.get(unit), self.fps.get(unit)) else {
-            return Begin::Refused(ErrorKind::Invalid);
-        };
-        if !self.fits(unit) {
-            return Begin::Refused(ErrorKind::Invalid);
+/// Writes blocks into slots.
+pub(super) fn store<'s>(
+    pack: &Pack,
+    s: &'s Shared,
+    run: &StoreRun<Shared>,
+    fresh: Vec<Fresh>,
+    engine: &mut dyn Engine,
+) -> Vec<Written<'s>> {
+    let packing = Packing { pack, s, run };
+    let mut left = VecDeque::from(fresh);
+    let mut written = Vec::with_capacity(left.len());
+    let mut slots = Slots {
+        pack,
+        handed: VecDeque::new(),
+        into: Vec::new(),
+    };
+    while !left.is_empty() {
+        let n = u32::try_from(left.len()).unwrap_or(u32::MAX);
+        if let Err(no) = pack.take_slots(s, n, run.req, &mut slots.handed) {
+            let blocks = left.len() as u64;
+            let kind = match no {
+                NoSlots::Room(no) => {
+                    run.count_refused(no.0, blocks);
+                    no.kind()
+                }
+                NoSlots::Disk(e) => s.not_written(run, &e, blocks),
+            };
+            written.extend(left.drain(..).map(|f| failed(f, kind)));
+            break;
         }
-        let mut freed = Vec::new();
-        let begun = {
-            let mut core = lock(&s.core);
-            if core.catalog.is_closed() {
-                return Begin::Refused(ErrorKind::Closed);
-            }
-            if let Some(id) = core.catalog.find(fp) {
-                let packed = core.slot(id).is_some();
-                match core.catalog.state(id) {
-                    State::Ready if packed => {
-                        core.catalog.stats.present_blocks += 1;
-                        return Begin::Present;
-                    }
-                    State::Writing => {
-                        let waits = self.wait_for(unit);
-                        core.catalog.join(id, waits);
-                        return Begin::Joined;
-                    }
-                    // who still reads what is bad there keeps its slot until then
-                    State::Bad if packed => {
-                        freed.extend(core.forget_slot(id, EvictReason::Corrupt, pack.slot_bytes));
-                    }
-                    State::Free | State::Dead => {}
-                    _ => return Begin::File,
-                }
-            }
-            if key.as_bytes().len() > MAX_PACKED_KEY {
-                Begin::File
-            } else {
-                match core.catalog.begin(fp) {
-                    catalog::Begin::New(id) => Begin::Write(id),
-                    catalog::Begin::Known(..) => Begin::File,
-                    catalog::Begin::Full => {
-                        core.catalog.stats.refused(RefuseReason::NoRoom, 1);
-                        Begin::Refused(ErrorKind::Full)
-                    }
-                }
-            }
-        };
-        pack.give(&mut freed);
-        begun
+        packing.store_runs(&mut left, &mut slots, engine, &mut written);
     }
+    written
+}
 
-    /// Writes the next blocks of `claims` into its slots.
-    fn store_runs(&self, pack: &Pack, claims: &mut Claims<'_>, engine: &mut dyn Engine) {
-        let s = &*self.shared;
-        let mut writing: Vec<Writing> = Vec::with_capacity(claims.slots.len());
-        while let Some((extent, run)) = claims.slots.pop_front() {
-            claims.into.push(run);
-            let w = self.fill_run(extent, run, claims);
+fn failed<'s>(f: Fresh, kind: ErrorKind) -> Written<'s> {
+    Written {
+        unit: f.unit,
+        id: f.id,
+        end: Err(kind),
+    }
+}
+
+impl Packing<'_> {
+    /// Writes the next blocks of `left` into the slots that were handed out.
+    fn store_runs<'s>(
+        &self,
+        left: &mut VecDeque<Fresh>,
+        slots: &mut Slots<'_>,
+        engine: &mut dyn Engine,
+        written: &mut Vec<Written<'s>>,
+    ) {
+        let s = self.s;
+        let mut writing: Vec<Writing> = Vec::with_capacity(slots.handed.len());
+        while let Some((extent, run)) = slots.handed.pop_front() {
+            slots.into.push(run);
+            let w = self.fill_run(extent, run, left, slots, written);
             if !w.blocks.is_empty() {
                 writing.push(w);
             }
@@ -228,15 +160,16 @@ impl StoreRun {
         if writing.is_empty() {
             return;
         }
-        self.progress.begin_io(s.clock.now());
+        let progress = &self.run.progress;
+        progress.begin_io(s.clock.now());
         let cleared: Vec<_> = writing.iter().map(Writing::clear_records).collect();
-        let written = self.write_slots(&writing, cleared, engine);
+        let came = self.write_slots(&writing, cleared, engine);
         let published: Vec<_> = writing
             .iter()
-            .zip(written)
+            .zip(came)
             .map(|(w, r)| {
-                r.and_then(|()| self.progress.check())
-                    .and_then(|()| self.write_records(pack, w))
+                r.and_then(|()| progress.check())
+                    .and_then(|()| self.write_records(w))
             })
             .collect();
         let good: usize = writing
@@ -245,61 +178,68 @@ impl StoreRun {
             .filter(|(_, r)| r.is_ok())
             .map(|(w, _)| w.blocks.len())
             .sum();
-        self.progress
-            .end_io(s.clock.now(), good as u64 * s.params.block_len as u64);
-        claims.into.clear();
-        for (w, published) in writing.drain(..).zip(published) {
+        let block_len = s.params.block_len as u64;
+        progress.end_io(s.clock.now(), good as u64 * block_len);
+        slots.into.clear();
+        for (w, published) in writing.into_iter().zip(published) {
             let first = w.first;
+            let kind = published.err().map(|e| {
+                self.pack
+                    .give(&mut (first..).take(w.blocks.len()).collect::<Vec<u32>>());
+                s.not_written(self.run, &e, w.blocks.len() as u64)
+            });
             // no I/O touches their memory any more (I5)
-            let blocks: Vec<(usize, Id, u128)> =
-                w.blocks.into_iter().map(|m| (m.unit, m.id, m.sum)).collect();
-            match published {
-                Ok(()) => self.settle_run(first, &blocks),
-                Err(e) => {
-                    pack.give(&mut (first..).take(blocks.len()).collect::<Vec<u32>>());
-                    let kind = self.not_written(&e, blocks.len() as u64);
-                    for (unit, id, _) in blocks {
-                        self.abort(id, kind);
-                        self.finish(unit, BlockOutcome::Failed(kind));
-                    }
-                }
+            for (m, slot) in w.blocks.into_iter().zip(first..) {
+                let key = self.run.keys.get(m.fresh.unit);
+                let end = match (kind, key) {
+                    (None, Some(key)) => Ok(Placed {
+                        body: SlotBody {
+                            slot,
+                            tag: tag(m.sum, key),
+                        }
+                        .body(),
+                        bytes: block_len,
+                        bill: None,
+                    }),
+                    (kind, _) => Err(kind.unwrap_or(ErrorKind::Invalid)),
+                };
+                written.push(Written {
+                    unit: m.fresh.unit,
+                    id: m.fresh.id,
+                    end,
+                });
             }
         }
     }
 
     /// Chooses the next blocks for a run of slots, with their checksums; gives back slots that are too many.
-    fn fill_run(&self, extent: Arc<Extent>, run: SlotRun, claims: &mut Claims<'_>) -> Writing {
+    fn fill_run(
+        &self,
+        extent: Arc<Extent>,
+        run: SlotRun,
+        left: &mut VecDeque<Fresh>,
+        slots: &mut Slots<'_>,
+        written: &mut Vec<Written<'_>>,
+    ) -> Writing {
         let mut blocks: Vec<Moving> = Vec::with_capacity(run.len as usize);
         while blocks.len() < run.len as usize
-            && let Some(f) = claims.left.pop_front()
+            && let Some(f) = left.pop_front()
         {
-            let slot = self.slots.get(f.unit).and_then(|s| lock(s).take());
-            let summed = slot.and_then(|slot| {
-                let sum = self.progress.touch(|| block_sum(&slot)).ok()?;
+            let summed = self.run.take_slot(f.unit).and_then(|slot| {
+                let sum = self.run.progress.touch(|| block_sum(&slot)).ok()?;
                 Some((slot, sum))
             });
             match summed {
-                Some((slot, sum)) => {
-                    claims.moving.push(f.id);
-                    blocks.push(Moving {
-                        unit: f.unit,
-                        id: f.id,
-                        slot,
-                        sum,
-                    });
-                }
+                Some((slot, sum)) => blocks.push(Moving { fresh: f, slot, sum }),
                 // given up before
-                None => {
-                    self.abort(f.id, ErrorKind::Unavailable);
-                    self.finish(f.unit, BlockOutcome::Failed(ErrorKind::Unavailable));
-                }
+                None => written.push(failed(f, ErrorKind::Unavailable)),
             }
         }
         let used = u32::try_from(blocks.len()).unwrap_or(run.len);
-        if let Some(last) = claims.into.last_mut() {
+        if let Some(last) = slots.into.last_mut() {
             last.len = used;
         }
-        claims.give(SlotRun {
+        slots.give(SlotRun {
             first: run.first + used,
             len: run.len - used,
         });
@@ -317,7 +257,7 @@ impl StoreRun {
         cleared: Vec<io::Result<()>>,
         engine: &mut dyn Engine,
     ) -> Vec<io::Result<()>> {
-        let disk = &*self.shared.disk;
+        let disk = &*self.s.root.disk;
         let mut batch = Vec::with_capacity(writing.len());
         let mut answers = Vec::with_capacity(writing.len());
         for (w, cleared) in writing.iter().zip(cleared) {
@@ -347,14 +287,14 @@ impl StoreRun {
         .collect()
     }
 
-    fn write_records(&self, pack: &Pack, w: &Writing) -> io::Result<()> {
-        let sequence = pack.next_sequence(w.blocks.len() as u64);
-        let written_at = u32::try_from(self.shared.clock.unix_seconds()).unwrap_or(u32::MAX);
+    fn write_records(&self, w: &Writing) -> io::Result<()> {
+        let sequence = self.pack.next_sequence(w.blocks.len() as u64);
+        let written_at = u32::try_from(self.s.clock.unix_seconds()).unwrap_or(u32::MAX);
         let first = Extent::place(w.first);
         let mut table = vec![0; w.blocks.len() * RECORD_BYTES];
         let (records, _) = table.as_chunks_mut::<RECORD_BYTES>();
         for (((out, m), place), sequence) in records.iter_mut().zip(&w.blocks).zip(first..).zip(sequence..) {
-            let Some(key) = self.keys.get(m.unit) else {
+            let Some(key) = self.run.keys.get(m.fresh.unit) else {
                 continue;
             };
             let record = Record {
@@ -366,7 +306,7 @@ impl StoreRun {
             record.encode(w.extent.header.nonce, place, out);
         }
         write_all_at(&*w.extent.table, &table, Header::record_at(first))?;
-        let Err(late) = self.progress.check() else {
+        let Err(late) = self.run.progress.check() else {
             return Ok(());
         };
         // reported failed while this hung: taken back; where that fails it stays, and is what was to be stored
@@ -375,36 +315,5 @@ impl StoreRun {
             Ok(()) => Err(late),
             Err(_) => Ok(()),
         }
-    }
-
-    /// Makes blocks that were written hits.
-    fn settle_run(&self, first: u32, blocks: &[(usize, Id, u128)]) {
-        let s = &*self.shared;
-        let mut waiters = Vec::new();
-        {
-            let mut core = lock(&s.core);
-            for (&(unit, id, sum), slot) in blocks.iter().zip(first..) {
-                let Some(key) = self.keys.get(unit) else {
-                    continue;
-                };
-                let body = SlotBody {
-                    slot,
-                    tag: tag(sum, key),
-                };
-                core.catalog.stats.stored_blocks += 1;
-                core.catalog.stats.stored_bytes += s.params.block_len as u64;
-                let origin = Origin::Stored(self.req.tag());
-                waiters.extend(core.catalog.admit(id, body.body(), key, origin));
-            }
-        }
-        for w in waiters {
-            w(BlockOutcome::Present);
-        }
-        let ends: Vec<_> = blocks
-            .iter()
-            .map(|&(unit, ..)| (unit, BlockOutcome::Stored))
-            .collect();
-        let end = self.progress.finish_all(&ends);
-        s.end_units(end, Direction::Store, self.req, &self.fps);
     }
 }

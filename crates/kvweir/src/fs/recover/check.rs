@@ -10,13 +10,13 @@ pub(crate) const TOO_MANY_NAMESPACES: &str = "more namespaces lie below the root
 /// Whether every namespace has a number here. What has none could not be counted block by block (I1): a walk counts it
 /// as foreign.
 pub(crate) fn can_be_named(s: &Shared, r: &Replayed) -> bool {
-    r.namespaces.iter().all(|dir| s.number_of(dir).is_some())
+    r.namespaces.iter().all(|dir| s.root.number_of(dir).is_some())
 }
 
 /// Whether every block of ours has the key that events need.
 pub(crate) fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
     let own = r.namespaces.iter().position(|n| n == s.ns.dir());
-    !s.params.keep_keys
+    !s.root.keep_keys
         || r.blocks.iter().all(|o| {
             o.bad || o.key.is_some() || o.leaf == Leaf::Extent || Some(usize::from(o.namespace)) != own
         })

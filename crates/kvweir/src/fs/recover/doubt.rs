@@ -28,10 +28,10 @@ pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec
     let mut all = Vec::with_capacity(r.doubt.len());
     for (&(ns, fan, leaf), owned) in &r.doubt {
         let dir = r.namespaces.get(usize::from(ns));
-        let Some(n) = dir.and_then(|dir| s.number_of(dir)) else {
+        let Some(n) = dir.and_then(|dir| s.root.number_of(dir)) else {
             continue;
         };
-        let Some(dir) = s.namespace(n) else { continue };
+        let Some(dir) = s.root.namespace(n) else { continue };
         let owned: Vec<Fingerprint> = owned.iter().map(|o| o.fp).collect();
         let only: HashSet<Fingerprint> = owned
             .iter()

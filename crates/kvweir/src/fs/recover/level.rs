@@ -21,16 +21,16 @@ pub(crate) fn with_walk<R>(
 ) -> R {
     let own = s.ns.dir();
     run(&Walk {
-        disk: &*s.disk,
-        root: &s.params.root,
+        disk: &*s.root.disk,
+        root: &s.root.path,
         own,
         block_len: s.params.block_len as u64,
-        fs_block: s.params.fs_block,
-        want_keys: s.params.keep_keys,
+        fs_block: s.root.unit,
+        want_keys: s.root.keep_keys,
         threads: (usable_cpus() * 2).clamp(2, 16),
         sweep,
         found,
-        number: &|dir| s.number_of(dir),
+        number: &|dir| s.root.number_of(dir),
         stop: &s.stop,
         watch: None,
     })

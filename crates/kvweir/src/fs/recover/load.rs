@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Loads what the member owns, and begins or goes on with its journal.
 pub(crate) fn load(k: &mut Opening) -> Result<()> {
     let s = std::sync::Arc::clone(&k.shared);
-    let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
+    let fault = |e: io::Error| Error::io("load the root", s.root.path.display(), e);
     if let Some(own) = believed(k)? {
         return replayed(k, own);
     }
@@ -47,7 +47,7 @@ pub(crate) fn load(k: &mut Opening) -> Result<()> {
         });
         done.map_err(fault)?;
     }
-    if s.journal.get().is_some() {
+    if s.root.journal.get().is_some() {
         return Ok(());
     }
     begin_journal(&s, k, None)
@@ -57,7 +57,7 @@ pub(crate) fn load(k: &mut Opening) -> Result<()> {
 /// else would count what they left. One that cannot be used means a walk. Returns our own.
 fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
     let s = std::sync::Arc::clone(&k.shared);
-    let fault = |e: io::Error| Error::io("read the journals", s.params.root.display(), e);
+    let fault = |e: io::Error| Error::io("read the journals", s.root.path.display(), e);
     let mut own = None;
     if k.start == Start::Replay {
         own = match read(&s, k.member.number, k.mark.as_ref()) {
@@ -83,7 +83,7 @@ fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
                 format!(
                     "the journal of member {} of {} cannot be used, and others use the root: end them, then open it again",
                     k.member.number,
-                    s.params.root.display()
+                    s.root.path.display()
                 ),
             ));
         }
@@ -119,8 +119,8 @@ fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
 /// Lets the tree be walked instead of believing journals; `false`: others live.
 fn begin_walk(k: &mut Opening) -> Result<bool> {
     let s = &k.shared;
-    let fault = |e: io::Error| Error::io("load the root", s.params.root.display(), e);
-    let begun = k.member.begin_walk(&*s.disk, &s.params.root).map_err(fault)?;
+    let fault = |e: io::Error| Error::io("load the root", s.root.path.display(), e);
+    let begun = k.member.begin_walk(&*s.root.disk, &s.root.path).map_err(fault)?;
     if begun {
         k.start = Start::Walk;
         k.read.clear();
@@ -130,7 +130,7 @@ fn begin_walk(k: &mut Opening) -> Result<bool> {
 
 /// Reads a member's journal, again where the device failed: that may be a moment's.
 fn read(s: &Shared, member: u32, mark: Option<&Mark>) -> std::result::Result<Replayed, Unusable> {
-    patiently(|| journal::replay(&*s.disk, &s.params.root, member, s.params.fs_block, mark))
+    patiently(|| journal::replay(&*s.root.disk, &s.root.path, member, s.root.unit, mark))
 }
 
 fn patiently<R>(
@@ -164,7 +164,7 @@ fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
         .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
     let looked = patiently(|| look_at_doubt(&s, &r, k.member.number));
     let looked = looked.map_err(|why| match why {
-        Unusable::Io(e) => Error::io("load the root", s.params.root.display(), e),
+        Unusable::Io(e) => Error::io("load the root", s.root.path.display(), e),
         why => Error::new(
             crate::error::ErrorKind::Unavailable,
             "load the root",
@@ -181,7 +181,7 @@ fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
         let done = k.member.change_within(crate::root::member::OPEN_PATIENCE, |p| {
             p.head.common = common.saturating_add(p.head.deep);
         });
-        done.map_err(|e| Error::io("load the root", s.params.root.display(), e))?;
+        done.map_err(|e| Error::io("load the root", s.root.path.display(), e))?;
     }
     lock(&s.core).account.budget.add_resident(r.bytes);
     let taken = take(&s, r, looked, true);
@@ -202,7 +202,7 @@ fn walked(k: &mut Opening) -> Result<Survey> {
         let mut core = lock(&s.core);
         part.iter_mut().for_each(|f| core.found(f));
     };
-    let mut survey = with_walk(&s, Sweep::All, &found, |w| w.run(&s.dirs))?;
+    let mut survey = with_walk(&s, Sweep::All, &found, |w| w.run(&s.root.dirs))?;
     if s.stop.load(Ordering::Relaxed) {
         return Err(Error::new(
             crate::error::ErrorKind::Closed,
@@ -221,10 +221,10 @@ fn walked(k: &mut Opening) -> Result<Survey> {
         part.iter().for_each(|f| core.rank(f));
     }
     begin_journal(&s, k, None)?;
-    if let Some(j) = s.journal.get() {
+    if let Some(j) = s.root.journal.get() {
         let still = |f: &&Found| f.id.is_some() && lock(&s.core).catalog.find(f.fp) == f.id;
         let all: Vec<Owned> = survey.blocks.iter().filter(still).map(as_owned).collect();
-        log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.params.root.display(), e))?;
+        log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.root.path.display(), e))?;
     }
     Ok(survey)
 }

@@ -16,25 +16,18 @@ use crate::{
 };
 
 pub(crate) fn begin_journal(s: &Shared, k: &Opening, from: Option<journal::Resume>) -> Result<()> {
-    let names = lock(&s.namespaces)
-        .iter()
-        .map(|p| {
-            p.file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        })
-        .collect();
+    let names = s.root.namespace_names();
     let is_new = from.is_none();
     let journal = Journal::open(
-        &s.disk,
-        s.params.root.clone(),
+        &s.root.disk,
+        s.root.path.clone(),
         k.member.number,
-        s.params.fs_block,
+        s.root.unit,
         from,
-        (s.nonce(), s.params.block_len as u64),
+        (s.root.nonce(), s.params.block_len as u64),
         names,
     )
-    .map_err(|e| Error::io("open the journal", s.params.root.display(), e))?;
+    .map_err(|e| Error::io("open the journal", s.root.path.display(), e))?;
     {
         let mut core = lock(&s.core);
         if is_new {
@@ -43,14 +36,14 @@ pub(crate) fn begin_journal(s: &Shared, k: &Opening, from: Option<journal::Resum
         core.catalog.note_uses(true);
         core.account.keeps_journal(true);
     }
-    let _ = s.journal.set(journal);
+    let _ = s.root.journal.set(journal);
     Ok(())
 }
 
 /// Writes what leaves in doubt turned out to hold into our own journal. Where that fails they stay in doubt.
 pub(crate) fn log(s: &Shared, seen: &LookedAt) {
-    let Some(j) = s.journal.get() else { return };
-    let written = log_blocks(s, j, &seen.there).and_then(|()| j.dirs(&s.core, &s.dirs.empty_ones()));
+    let Some(j) = s.root.journal.get() else { return };
+    let written = log_blocks(s, j, &seen.there).and_then(|()| j.dirs(&s.core, &s.root.dirs.empty_ones()));
     if let Err(error) = written {
         tracing::warn!(tier = %s.params.name, %error, "what was under way stays in doubt in the journal");
         j.doubt(seen.there.iter().map(|o| {
@@ -62,7 +55,7 @@ pub(crate) fn log(s: &Shared, seen: &LookedAt) {
         }));
     }
     for &(fp, namespace, leaf, fan) in &seen.gone {
-        s.journal_gone(fp, Shelf { namespace, leaf }, fan);
+        s.root.journal_gone(&s.core, fp, (Shelf { namespace, leaf }, fan));
     }
 }
 
@@ -81,7 +74,7 @@ pub(crate) fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Resul
                     bad: o.bad,
                     cost: o.cost,
                     written_at: o.written_at,
-                    dirs: s.dirs.costs(o.namespace, o.fan, o.leaf),
+                    dirs: s.root.dirs.costs(o.namespace, o.fan, o.leaf),
                 };
                 (o.fp, (shelf, o.fan), facts, o.key.as_deref().map(Key::as_bytes))
             }),
@@ -108,7 +101,7 @@ pub(crate) fn as_owned(f: &Found) -> Owned {
 
 /// Removes an old journal; returns whether it is gone.
 pub(crate) fn remove(s: &Shared, path: &Path) -> bool {
-    match s.disk.remove_file(path) {
+    match s.root.disk.remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(path = %path.display(), %error, "an old journal cannot be removed");
             false

@@ -24,7 +24,7 @@ use crate::{
 /// With `first`, nothing is known yet: directories and blocks are taken at the same time, and what was taken is not
 /// listed.
 pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) -> Taken {
-    let numbers: Vec<Option<u16>> = r.namespaces.iter().map(|dir| s.number_of(dir)).collect();
+    let numbers: Vec<Option<u16>> = r.namespaces.iter().map(|dir| s.root.number_of(dir)).collect();
     let number = |ns: u16| numbers.get(usize::from(ns)).copied().flatten();
     let owned: Vec<Owned> = r
         .blocks
@@ -35,17 +35,17 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
         let mut bytes = 0;
         for (&(ns, high), &cost) in &r.highs {
             if let Some(n) = number(ns) {
-                bytes += s.dirs.also_high(n, high, u64::from(cost) * COST_UNIT);
+                bytes += s.root.dirs.also_high(n, high, u64::from(cost) * COST_UNIT);
             }
         }
         for (ns, high, leaf, row) in r.leaves.rows() {
             if let Some(n) = number(ns) {
-                bytes += s.dirs.also_leaves(n, high, leaf, row);
+                bytes += s.root.dirs.also_leaves(n, high, leaf, row);
             }
         }
         for (&ns, &cost) in &r.tops {
             if let Some(n) = number(ns) {
-                bytes += s.dirs.also_top(n, u64::from(cost) * COST_UNIT);
+                bytes += s.root.dirs.also_top(n, u64::from(cost) * COST_UNIT);
             }
         }
         lock(&s.core).account.budget.add_resident(bytes);
@@ -61,7 +61,7 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
                     .for_each(|o| files.add_one((o.namespace, o.fan, o.leaf)));
                 files
                     .rows()
-                    .for_each(|(ns, high, leaf, row)| s.dirs.found_files(ns, high, leaf, row));
+                    .for_each(|(ns, high, leaf, row)| s.root.dirs.found_files(ns, high, leaf, row));
             };
             // without a thread it only takes longer
             let beside = thread::Builder::new()
@@ -87,7 +87,7 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
             let mut core = lock(&s.core);
             for o in part {
                 if insert(&mut core, o) {
-                    s.dirs.found_file(o.namespace, o.fan, o.leaf);
+                    s.root.dirs.found_file(o.namespace, o.fan, o.leaf);
                     taken.blocks.push(o.clone());
                 }
             }
@@ -137,9 +137,9 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
     } in looked
     {
         let (n, fan, leaf) = at;
-        let before = s.dirs.forget_leaf(n, fan, leaf);
+        let before = s.root.dirs.forget_leaf(n, fan, leaf);
         if survey.dir_bytes > 0 {
-            s.dirs.found_dir(n, fan, Some(leaf), survey.dir_bytes);
+            s.root.dirs.found_dir(n, fan, Some(leaf), survey.dir_bytes);
         }
         let mut core = lock(&s.core);
         core.account.budget.change(before, survey.dir_bytes);
@@ -153,7 +153,7 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
                 Some(_) => continue,
                 None => {}
             }
-            s.dirs.found_file(n, fan, leaf);
+            s.root.dirs.found_file(n, fan, leaf);
             core.found(f);
             core.rank(f);
             let o = as_owned(f);
@@ -165,8 +165,11 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
         highs.insert((n, fan.high()));
     }
     for (n, high) in highs {
-        let Some(dir) = s.namespace(n) else { continue };
-        let change = s.dirs.look_again(&*s.disk, &dir, n, high, &high_dir(&dir, high));
+        let Some(dir) = s.root.namespace(n) else { continue };
+        let change = s
+            .root
+            .dirs
+            .look_again(&*s.root.disk, &dir, n, high, &high_dir(&dir, high));
         lock(&s.core).account.budget.apply(change);
     }
 }
