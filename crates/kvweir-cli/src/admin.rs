@@ -10,9 +10,9 @@ use kvweir::{
 use serde::Serialize;
 
 use crate::{
-    cli::UsageError,
     output,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 /// How many paths a table shows.

@@ -2,9 +2,12 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use clap::{FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{commands, help, interrupt, output, settings::SettingError, trace::LineError};
+use crate::{
+    admin, commands, ending::Ending, help, interrupt, output, settings::SettingError, trace::LineError,
+    usage::UsageError,
+};
 
 /// Weir for KV caches: host memory overflows to disk, each tier within its bound.
 #[derive(Debug, Parser)]
@@ -15,7 +18,7 @@ use crate::{commands, help, interrupt, output, settings::SettingError, trace::Li
     max_term_width = 100,
     args_override_self = true
 )]
-pub(crate) struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -75,42 +78,17 @@ enum Command {
     Man(commands::front::ManArgs),
 }
 
-/// How a command that did its work ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Exit code 0.
-    Good,
-    /// It ran and found what must not be, such as wrong bytes. Exit code 1.
-    Bad,
-    /// It ran and found nothing but leftovers, which cost nothing. Exit code 3.
-    Untidy,
-    /// A signal ended it early. Exit code 128 and the signal's number.
-    Interrupted,
+/// The whole command line, as help, completions and manual pages show it.
+pub(crate) fn command() -> clap::Command {
+    help::flowing(Cli::command())
 }
-
-/// The input is wrong, not the run: exit code 2, with a hint.
-#[derive(Debug)]
-pub(crate) struct UsageError {
-    /// What is wrong.
-    pub(crate) message: String,
-    /// What to do instead.
-    pub(crate) hint: Option<&'static str>,
-}
-
-impl std::fmt::Display for UsageError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
     output::want_json(asks_for_json(std::env::args_os()));
     // under a limit of file sizes a write fails (EFBIG), and is not the end of the process
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let parsed = help::command()
+    let parsed = command()
         .try_get_matches()
         .and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
@@ -127,9 +105,9 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Import(args)) => commands::import::run(&args),
         Some(Command::Convert(args)) => commands::convert::run(&args),
-        Some(Command::Completions(args)) => commands::front::completions(&args),
-        Some(Command::Man(args)) => commands::front::man(&args),
-        None => output::result(&help::command().render_help().to_string())
+        Some(Command::Completions(args)) => commands::front::completions(&args, command()),
+        Some(Command::Man(args)) => commands::front::man(&args, command()),
+        None => output::result(&command().render_help().to_string())
             .map(|()| Ending::Good)
             .map_err(Into::into),
     };
@@ -187,7 +165,7 @@ fn judge(e: &anyhow::Error) -> (u8, Option<String>) {
         return (2, e.skippable().then(|| hint.to_owned()));
     }
     let errno = |c: &(dyn std::error::Error + 'static)| c.downcast_ref::<std::io::Error>()?.raw_os_error();
-    if let Some(hint) = e.chain().find_map(|c| crate::admin::spent(errno(c))) {
+    if let Some(hint) = e.chain().find_map(|c| admin::spent(errno(c))) {
         return (2, Some(hint.to_owned()));
     }
     (1, None)
@@ -199,6 +177,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        help::command().debug_assert();
+        command().debug_assert();
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     settings::{ReplaySettings, order_name},
-    summary::table::Section,
+    table::Section,
     trace::{Request, Source},
 };
 

@@ -20,7 +20,7 @@ use signal_hook::{
 use crate::{
     output,
     progress::Progress,
-    summary::table::{bytes, count},
+    table::{bytes, count},
 };
 
 /// Signals that come within this time of the first are one with it.

@@ -86,7 +86,7 @@ impl Progress {
     /// Tells that the bound is not reached yet.
     pub(crate) fn settling(&self, above: u64) {
         if !self.bar.is_hidden() {
-            let above = crate::summary::table::bytes(above);
+            let above = crate::table::bytes(above);
             self.bar
                 .set_message(format!("trimming to the bound: {above} above it"));
         }
@@ -95,7 +95,7 @@ impl Progress {
     /// Tells how much of what was made is removed.
     pub(crate) fn removing(&self, files: u64) {
         if !self.bar.is_hidden() {
-            let files = crate::summary::table::count(files);
+            let files = crate::table::count(files);
             self.bar
                 .set_message(format!("removing the temporary directory: {files} files"));
         }

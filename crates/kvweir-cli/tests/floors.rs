@@ -6,9 +6,26 @@ mod uses;
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs};
+    use std::{collections::BTreeSet, fs, path::Path};
 
     use super::uses::{Uses, floors};
+
+    #[test]
+    fn no_file_uses_a_higher_floor_and_none_stand_in_a_circle() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let uses = Uses::read(&here.join("src"));
+        let page = fs::read_to_string(here.join("../../ARCHITECTURE.md")).unwrap();
+        let floors = floors(&page, "## Floors of the command");
+        assert!(floors.len() > 3, "the table was not found");
+        let mut wrong = uses.upward(&floors);
+        wrong.extend(uses.new_circles(&[]));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert_eq!(
+            uses.empty_rooms(&floors),
+            [""; 0],
+            "rooms of the table without a file"
+        );
+    }
 
     fn of(files: &[(&str, &str)]) -> Uses {
         let dir = tempfile::tempdir().unwrap();
@@ -65,7 +82,10 @@ mod tests {
                  #[cfg(test)] mod more { use super::c::C; }",
             ),
             ("a/b.rs", "use super::c::C; pub struct B; pub struct Other;"),
-            ("a/c.rs", "pub struct C; #[cfg(test)] mod t { use super::super::b; #[test] fn f() {} }"),
+            (
+                "a/c.rs",
+                "pub struct C; #[cfg(test)] mod t { use super::super::b; #[test] fn f() {} }",
+            ),
             ("a/tests.rs", "use super::*; use crate::a::b::B;"),
             ("d.rs", "use crate::a::{B, O};"),
         ]);

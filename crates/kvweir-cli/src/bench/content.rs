@@ -83,6 +83,11 @@ impl Content {
     }
 }
 
+/// A number below `n` for the `i`-th choice; 0 of none.
+pub(super) fn scatter(i: u64, seed: u64, n: u64) -> u64 {
+    SplitMix(SplitMix(seed).next() ^ SplitMix(i).next()).below(n)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 use kvweir::io::{Disk, DiskFile, OsDisk, Region, disk::OpenMode};
 
 use super::{
+    content::scatter,
     meter::{Meter, Phase, Spent},
-    scatter,
 };
 
 /// The file and the memory beside it.

@@ -16,10 +16,9 @@ use kvweir::{
 };
 
 use super::{
-    content::Content,
+    content::{Content, scatter},
     device::Both,
     meter::{Meter, Phase},
-    scatter,
 };
 
 /// Longest wait for the bell before the phase looks at its end.

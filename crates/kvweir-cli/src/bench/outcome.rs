@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::summary::table::{Section, bytes, count};
+use crate::table::{Section, bytes, count};
 
 /// New space that takes less than this of what old space takes is told of.
 const NOTABLE: f64 = 0.85;

@@ -7,11 +7,12 @@ use kvweir::{fs::Layout, io::engine::EngineKind};
 
 use crate::{
     bench::{self, Plan},
-    cli::{Ending, UsageError},
+    ending::Ending,
     interrupt, output,
     progress::Progress,
     report,
-    summary::table::Section,
+    table::Section,
+    usage::UsageError,
 };
 
 const EXAMPLES: &str = "\

@@ -8,10 +8,10 @@ use kvweir::fs::{
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\

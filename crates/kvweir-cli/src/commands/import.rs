@@ -7,10 +7,11 @@ use kvweir::fs::admin::{ImportOptions, Imported};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::{Ending, UsageError},
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 const EXAMPLES: &str = "\

@@ -5,8 +5,8 @@ use kvweir::fs::admin::{Inspection, Layouts, LedgerState, MemberInfo, NamespaceI
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
-    summary::table::{Section, bytes, count},
+    ending::Ending,
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use kvweir::clock::SystemClock;
 
 use crate::{
-    cli::Ending,
+    ending::Ending,
     hitrate, interrupt, output,
     progress::Progress,
     replay::{self, Outcome},

@@ -10,8 +10,9 @@ use kvweir::stanza::{self, Checked, Given, Model, PrimaryFit};
 
 use crate::{
     admin,
-    cli::{Ending, UsageError},
-    summary::table::{Section, bytes, count},
+    ending::Ending,
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 /// More than this is no stanza.

@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{bytes, count},
+    table::{bytes, count},
 };
 
 const EXAMPLES: &str = "\

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt, output,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\
@@ -120,7 +120,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     })
 }
 
-fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
+/// What was counted, whatever was found.
+fn numbers(v: &Verification) -> Section {
     let mut rows = vec![
         ("directory", v.root.clone()),
         ("blocks read", count(v.blocks)),
@@ -155,7 +156,12 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
             ("  directories in doubt", count(j.directories_in_doubt)),
         ]);
     }
-    let mut out = vec![admin::list("verification", rows)];
+    admin::list("verification", rows)
+}
+
+fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
+    let mut out = vec![numbers(v)];
+    let j = &v.journals;
     out.extend(admin::lines("not compared with journals", j.why_not.as_slice()));
     out.extend(admin::lines(
         "directories of blocks without file, some of them",

@@ -9,26 +9,15 @@ use std::{
 
 use anyhow::Result;
 
-pub(crate) use run::run;
+pub(crate) use run::{Outcome, run};
 
 use crate::{
-    cli::UsageError,
     interrupt,
-    report::Timeline,
     settings::{BUILTIN_REQUESTS, ReplaySettings},
-    summary::Summary,
     trace::{BadLines, Notes, Source, TraceReader},
+    usage::UsageError,
     workload::{AgentWorkload, WorkloadSettings},
 };
-
-/// What a run with real I/O yields.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// The numbers at the end.
-    pub(crate) summary: Summary,
-    /// The numbers over time, for the report.
-    pub(crate) timeline: Timeline,
-}
 
 /// Requests, already limited in number, and what their reader notices.
 pub(crate) struct Workload {

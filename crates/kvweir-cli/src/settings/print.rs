@@ -1,7 +1,7 @@
 //! `--print-config`: the settings in force as TOML, with the origin of each.
 
 use super::{
-    RawSettings,
+    raw::RawSettings,
     table::{Kind, SETTINGS},
     value,
 };

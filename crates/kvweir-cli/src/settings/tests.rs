@@ -1,4 +1,8 @@
-use super::*;
+use super::{
+    origin::{Origin, Raw, Shape},
+    table::Setting,
+    *,
+};
 
 fn flags(given: &[(&'static str, &str)]) -> Flags {
     let raw = given.iter().map(|&(key, text)| {
@@ -15,7 +19,7 @@ fn flags(given: &[(&'static str, &str)]) -> Flags {
     Flags(raw.collect())
 }
 
-fn load(toml: &str, given: &[(&'static str, &str)]) -> Result<ReplaySettings> {
+fn load(toml: &str, given: &[(&'static str, &str)]) -> Result<ReplaySettings, SettingError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("replay.toml");
     std::fs::write(&path, toml).unwrap();

@@ -53,7 +53,11 @@ impl Uses {
         // modules that are declared for tests only, and all below them
         let tests: Vec<Module> = parsed
             .iter()
-            .flat_map(|(m, p)| p.tests.iter().map(|t| [m.as_slice(), &[t.clone()]].concat()))
+            .flat_map(|(m, p)| {
+                p.tests
+                    .iter()
+                    .map(|t| [m.as_slice(), std::slice::from_ref(t)].concat())
+            })
             .collect();
         files.retain(|m, _| !tests.iter().any(|t| m.starts_with(t)));
         let known = Known {
@@ -112,8 +116,11 @@ impl Uses {
     /// Files that use a file of a higher floor, and files that have no floor.
     pub(crate) fn upward(&self, floors: &Floors) -> Vec<String> {
         let floor = |file: &str| {
-            let rooms = floors.iter().flat_map(|(n, rooms)| rooms.iter().map(move |r| (n, r)));
-            let mine = rooms.filter(|(_, r)| r.as_str() == file || r.ends_with('/') && file.starts_with(r.as_str()));
+            let rooms = floors
+                .iter()
+                .flat_map(|(n, rooms)| rooms.iter().map(move |r| (n, r)));
+            let mine =
+                rooms.filter(|(_, r)| r.as_str() == file || r.ends_with('/') && file.starts_with(r.as_str()));
             mine.max_by_key(|(_, r)| r.len()).map(|(n, _)| *n)
         };
         let mut out = Vec::new();
@@ -124,7 +131,9 @@ impl Uses {
             };
             for (other, path) in used {
                 if let Some(theirs) = floor(other).filter(|&n| n > mine) {
-                    out.push(format!("{file} (floor {mine}) uses {other} (floor {theirs}): {path}"));
+                    out.push(format!(
+                        "{file} (floor {mine}) uses {other} (floor {theirs}): {path}"
+                    ));
                 }
             }
         }
@@ -133,7 +142,11 @@ impl Uses {
 
     /// Rooms of `floors` that no file is in.
     pub(crate) fn empty_rooms(&self, floors: &Floors) -> Vec<String> {
-        let is_there = |room: &str| self.edges.keys().any(|f| f == room || room.ends_with('/') && f.starts_with(room));
+        let is_there = |room: &str| {
+            self.edges
+                .keys()
+                .any(|f| f == room || room.ends_with('/') && f.starts_with(room))
+        };
         let rooms = floors.iter().flat_map(|(_, rooms)| rooms);
         rooms.filter(|r| !is_there(r)).cloned().collect()
     }
@@ -186,9 +199,16 @@ fn collect(src: &Path, dir: &Path, out: &mut BTreeMap<String, String>) {
 
 /// `a/b.rs` and `a/b/mod.rs` are `a::b`.
 fn module_of(file: &str) -> Module {
-    let mut names: Module = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+    let mut names: Module = file
+        .trim_end_matches(".rs")
+        .split('/')
+        .map(str::to_owned)
+        .collect();
     let whole = names.len() == 1;
-    if names.last().is_some_and(|n| n == "mod" || whole && (n == "lib" || n == "main")) {
+    if names
+        .last()
+        .is_some_and(|n| n == "mod" || whole && (n == "lib" || n == "main"))
+    {
         names.pop();
     }
     names
@@ -273,7 +293,11 @@ impl Parsed {
                 "use" => {
                     let mut found = Vec::new();
                     i = tree(tokens, i + 1, &[], &mut found);
-                    let list = if passes { &mut self.passed } else { &mut self.imports };
+                    let list = if passes {
+                        &mut self.passed
+                    } else {
+                        &mut self.imports
+                    };
                     for (name, names) in found {
                         let inside = inside();
                         list.push((name, Written { inside, names }));
@@ -332,7 +356,10 @@ impl Parsed {
 
 /// Whether an attribute leaves its item to tests alone.
 fn is_for_tests(words: &[&str]) -> bool {
-    matches!(words, ["cfg", "(", "test", ..] | ["cfg", "(", "all", "(", "test", ..] | ["test"])
+    matches!(
+        words,
+        ["cfg", "(", "test", ..] | ["cfg", "(", "all", "(", "test", ..] | ["test"]
+    )
 }
 
 /// The place of the bracket that closes the one at `i`.
@@ -433,7 +460,13 @@ fn tokens(text: &str) -> Vec<String> {
                 i += match (at(i + 1), at(i + 2)) {
                     ('\\', _) => s.iter().skip(i + 3).take_while(|c| **c != '\'').count() + 4,
                     (_, '\'') => 3,
-                    _ => 1 + s.iter().skip(i + 1).take_while(|c| c.is_alphanumeric() || **c == '_').count(),
+                    _ => {
+                        1 + s
+                            .iter()
+                            .skip(i + 1)
+                            .take_while(|c| c.is_alphanumeric() || **c == '_')
+                            .count()
+                    }
                 };
             }
             c if c.is_alphanumeric() || c == '_' => {

@@ -22,13 +22,14 @@ use kvweir::{
     sync::Bell,
 };
 
-use super::tally::Tally;
 use crate::{
-    cli::UsageError,
     progress::Progress,
     settings::{DropPolicy, ReplaySettings},
+    usage::UsageError,
 };
 
+/// Longest wait for I/O between two steps of the loop.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1);
 /// Longest wait at the end for stores that are under way.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks whether the trim of the start has ended.
@@ -119,28 +120,18 @@ impl Life {
         tiers.iter().map(|(_, tier, _)| tier.unopened_extents).sum()
     }
 
-    /// Hands over what was measured since the last call.
-    pub(super) fn take_times_and_events(&mut self, tally: &mut Tally) {
-        tally.job_times(&self.manager.take_job_times());
-        let mut events = Vec::new();
-        self.manager.take_events(&mut events);
-        tally.events(&events);
-    }
-
-    /// Lets stores under way and the trim of the start end, shuts the tier down and adds its numbers up.
-    pub(super) fn close(&mut self, tally: &mut Tally, progress: &Progress, stop: &AtomicBool) {
+    /// Lets stores under way and the trim of the start end, and shuts the tier down.
+    pub(super) fn close(&mut self, progress: &Progress, stop: &AtomicBool) {
         self.end_trim(progress, stop);
         let until = self.clock.now().after(DRAIN_PATIENCE);
         while self.manager.has_pending_work() && self.clock.now() < until {
             let rings = self.bell.rings();
             self.manager.on_schedule_end();
             if self.manager.has_pending_work() {
-                self.bell.wait(rings, super::PATIENCE);
+                self.bell.wait(rings, PATIENCE);
             }
         }
         self.manager.shutdown();
-        self.take_times_and_events(tally);
-        tally.add_life(self);
     }
 
     /// A bound that was lowered is reached before the engine goes: a large trim runs beside requests, and few of them

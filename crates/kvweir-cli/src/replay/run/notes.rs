@@ -4,10 +4,8 @@ use kvweir::fs::{Layout, PACK_BELOW};
 
 use crate::{
     settings::ReplaySettings,
-    summary::{
-        Summary, TierSummary,
-        table::{bytes, count},
-    },
+    summary::{Summary, TierSummary},
+    table::{bytes, count},
 };
 
 /// One block of so many not stored is told of.

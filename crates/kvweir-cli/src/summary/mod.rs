@@ -1,10 +1,14 @@
 //! What a replay tells at its end. Every number is in the unit its name says: bytes, blocks, seconds, microseconds.
 
-pub(crate) mod table;
+mod sections;
+mod timeline;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Serialize;
+
+pub(crate) use self::timeline::{Sample, Timeline};
+use crate::table;
 
 /// Drops and refusals by reason.
 pub(crate) type ByReason = BTreeMap<String, u64>;
