@@ -23,7 +23,7 @@ struct Cli {
     command: Option<Command>,
 }
 
-/// One file a command, under `commands/`.
+/// One file per command, under `commands/`.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a workload through the tiers, every byte checked

@@ -37,7 +37,7 @@ pub(crate) fn completions(mut whole: Command, shell: clap_complete::Shell) -> St
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Writes a manual page a command to `dir`; returns their names.
+/// Writes one manual page per command to `dir`; returns their names.
 pub(crate) fn man(whole: Command, dir: &Path) -> io::Result<Vec<String>> {
     let mut whole = whole.disable_help_subcommand(true);
     whole.build();

@@ -17,7 +17,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// An ASCII table under its heading; where the terminal is narrower, a line a value.
+    /// An ASCII table under its heading; where the terminal is narrower, one line per value.
     pub(crate) fn to_text(&self) -> String {
         self.to_text_within(width())
     }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_long_note_does_not_widen_a_table_that_nobody_limits() {
-        let note = "18,491 of 19,889 blocks were not stored, most for `pressure`: stores took over 0.01 s a MiB \
+        let note = "18,491 of 19,889 blocks were not stored, most for `pressure`: stores took over 0.01 s per MiB \
                     (high_water_s); try `kvweir bench DIR` on the device, a faster one, or a higher --high-water-s";
         let list = Section {
             title: "run",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_gets_a_line_a_value_and_a_wide_one_the_table() {
+    fn a_narrow_terminal_gets_one_line_per_value_and_a_wide_one_the_table() {
         let list = Section {
             title: "run",
             head: Vec::new(),

@@ -21,7 +21,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Blocks of `len` bytes, a whole number of pages, `batch` a job.
+    /// Blocks of `len` bytes, a whole number of pages, `batch` per job.
     pub(super) fn new(seed: u64, len: usize, batch: u64) -> Self {
         let body = |i: u64| {
             let mut random = SplitMix(seed ^ (i + 1).wrapping_mul(0x9e37_79b9));

@@ -75,7 +75,7 @@ pub(crate) struct Measure {
     pub(crate) bytes: u64,
     /// Wall-clock time of the phase.
     pub(crate) seconds: f64,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub(crate) gb_s: f64,
     /// Of what the device gave for whole jobs; of the tier's rows.
     pub(crate) of_limit: Option<f64>,

@@ -101,7 +101,7 @@ impl Plan {
         })
     }
 
-    /// Lanes of memory: one a job under way, or a thread that uses the device.
+    /// Lanes of memory: one per job under way, or per thread that uses the device.
     pub(super) fn lanes(&self) -> u64 {
         let pool = self.pool();
         u64::from(self.deepest()).max(pool.threads as u64)

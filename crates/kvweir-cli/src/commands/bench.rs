@@ -25,13 +25,13 @@ Exit codes: 0 good, 1 wrong bytes or failed blocks, 2 it could not run, 128 and 
 number when interrupted (130: SIGINT).
 
 Examples:
-  # Blocks of 64 KiB, 16 a job, 8 jobs under way
+  # Blocks of 64 KiB, 16 per job, 8 jobs under way
   kvweir bench /mnt/nvme
 
   # Where does it saturate? With a report
   kvweir bench /mnt/nvme --ramp 1,2,4,8,16 --report bench.html
 
-  # Large blocks, mostly loads, ten seconds a phase
+  # Large blocks, mostly loads, ten seconds per phase
   kvweir bench /mnt/nvme --block-size 2MiB --batch 8 --mix 90 --seconds 10
 
   # A full tier that was written twenty times over, as JSON

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     root: RootArgs,
 
-    /// The layout: fs (a file a block) or pack (slots of extents)
+    /// The layout: fs (one file per block) or pack (slots of extents)
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     to: Layout,
 
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
 
-    /// Threads that read and write [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read and write [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     block_bytes: Option<u64>,
 
-    /// Threads that read and write [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read and write [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 

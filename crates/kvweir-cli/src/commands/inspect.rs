@@ -182,7 +182,7 @@ fn namespace(n: &NamespaceInfo) -> Section {
         kvweir::fs::admin::Writer::Nobody => "nobody: no blocks",
     };
     let layout = match n.layout {
-        Layouts::Fs => "fs: a file a block",
+        Layouts::Fs => "fs: one file per block",
         Layouts::Pack => "pack: slots of extents",
         Layouts::Both => "fs and pack",
         Layouts::None => "none: no blocks",

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "repair")]
     yes: bool,
 
-    /// Threads that read [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 

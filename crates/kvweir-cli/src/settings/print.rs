@@ -6,7 +6,7 @@ use super::{
     value,
 };
 
-/// One line a setting; what is unset is a comment.
+/// One line per setting; what is unset is a comment.
 pub(super) fn to_toml(raw: &RawSettings) -> String {
     let mut out = String::new();
     let mut heading = "";

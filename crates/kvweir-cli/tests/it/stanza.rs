@@ -73,7 +73,7 @@ fn the_primary_is_held_against_the_longest_prompt() {
         let ran = doctor(dir.path(), &flags, GOOD);
         (ran.code, ran.json())
     };
-    // 16 tokens of 128 KiB: 2 MiB a slot, 512 slots
+    // 16 tokens of 128 KiB: 2 MiB per slot, 512 slots
     let (code, json) = at(8192);
     assert_eq!(
         (code, &json["primary"]["slots"], &json["primary"]["prompt_slots"]),

@@ -445,7 +445,7 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "kvweir_pressure_ema_seconds_per_mebibyte",
-        help: "Smoothed device time of stores a MiB; zero in warm-up.",
+        help: "Smoothed device time of stores per MiB; zero in warm-up.",
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["tier"],

@@ -60,7 +60,7 @@ fn explain(reason: &str, settings: &ReplaySettings) -> Option<(String, &'static 
     let p = &settings.pressure;
     let (why, attempt) = match reason {
         "pressure" | "cooldown" => {
-            let why = format!("stores took over {} s a MiB (high_water_s)", p.high_water_s);
+            let why = format!("stores took over {} s per MiB (high_water_s)", p.high_water_s);
             return Some((
                 why,
                 "`kvweir bench DIR` on the device, a faster one, or a higher --high-water-s",
