@@ -32,47 +32,47 @@ enum Command {
     /// function of its key, and every block that comes back is compared. Without TRACE a built-in workload runs:
     /// agents with long growing prompts.
     Replay(Box<commands::replay::Args>),
-    /// Measure a device, and a tier on it: stores, loads and both, of one size
+    /// Measure a device, and a tier on it: stores, loads and both at once
     ///
     /// A small fio for KV tiers. Measures what the device gives without a tier, then a real tier with the same sizes:
-    /// rates, percentiles of jobs, CPU time per GiB. Every loaded block is looked at.
+    /// rates, percentiles of jobs, CPU time per GiB. Every loaded block is checked.
     Bench(Box<commands::bench::Args>),
-    /// Say what lies below a root: namespaces, blocks, bytes, ages, who holds it
+    /// Show what lies below a root: namespaces, blocks, bytes, ages, who holds it
     ///
     /// Reads names, lengths and times of all files and the trailers of some. Changes nothing; may run beside engines.
     Inspect(commands::inspect::Args),
     /// Compare every block with its trailer or record, name and namespace; remove bad ones
     ///
-    /// Reads every byte of block files and of used slots of extents, past the page cache. Without --repair it changes nothing and may run beside engines: files
-    /// that go meanwhile are no fault.
+    /// Reads every byte of block files and of used slots in extents, bypassing the page cache. Without --repair it
+    /// changes nothing and may run beside engines: files that vanish meanwhile are no fault.
     Verify(commands::verify::Args),
     /// Remove the oldest blocks down to a size
     ///
     /// Oldest by time of writing, across all namespaces, until `du` of the root is at most the size. Extents of packed
-    /// blocks go whole.
+    /// blocks are removed whole.
     Trim(commands::trim::Args),
-    /// Remove what nobody needs: leftovers, namespaces out of use, shared memory of dead engines
+    /// Remove what nobody needs: leftovers, unused namespaces, shared memory of dead engines
     ///
-    /// Removes temporaries that nobody writes and directories without entries; with --older-than also namespaces into
-    /// which nothing was written for so long; and vLLM's regions in /dev/shm that no process maps or has open.
+    /// Removes temporaries that nobody is writing and empty directories; with --older-than also namespaces that nothing
+    /// was written to for that long; and vLLM's regions in /dev/shm that no process maps or has open.
     Gc(commands::gc::Args),
-    /// Check whether machine and directory suit a tier, or whether settings are right
+    /// Check whether a machine and a directory suit a tier, or whether settings are right
     ///
-    /// Looks at file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions; with
-    /// --stanza at the settings for vLLM instead. Changes nothing.
+    /// Looks at the file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions; with
+    /// --stanza, at settings for vLLM instead. Changes nothing.
     Doctor(commands::doctor::Args),
     /// Give the blocks that a stock vLLM tier wrote trailers with checksums
     ///
-    /// Into another root the source is never changed; in place each file is replaced by rename. A crash leaves the old
-    /// file or the new one; run it again and it goes on. A checksum proves what lay there when it was made, not what
-    /// was once stored.
+    /// With --into, the source is never changed; in place, each file is replaced by a rename. A crash leaves the old
+    /// file or the new one; run it again to go on. A checksum proves what was there when it was made, not what was
+    /// once stored.
     Import(commands::import::Args),
     /// Move blocks from files into extents, or back
     ///
-    /// In place, within the bound at every moment, every block compared with its checksum. Killed at any moment it has
-    /// lost nothing; run it again and it goes on.
+    /// Works in place, always within the bound, and compares every block with its checksum. If it is killed, nothing is
+    /// lost; run it again to go on.
     Convert(commands::convert::Args),
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions(commands::front::CompletionsArgs),
     /// Write the manual pages into a directory
     Man(commands::front::ManArgs),
@@ -86,7 +86,7 @@ pub(crate) fn command() -> clap::Command {
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
     output::want_json(asks_for_json(std::env::args_os()));
-    // under a limit of file sizes a write fails (EFBIG), and is not the end of the process
+    // under a limit on file sizes a write is to fail (EFBIG), not to end the process
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let parsed = command()
         .try_get_matches()

@@ -1,4 +1,4 @@
-//! How commands end that did their work.
+//! How commands end.
 
 /// How a command that did its work ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

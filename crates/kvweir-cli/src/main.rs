@@ -1,4 +1,4 @@
-//! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
+//! The `kvweir` command: it drives the engine and holds no part of it.
 
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-/// Columns within which sentences are kept, whoever reads: a note in a list of values made it 210 wide in files and pipes.
+/// Columns within which sentences are wrapped: one long note made tables in pipes 210 columns wide.
 const WIDEST: usize = 100;
 
 /// A heading and rows; the first column names the row.
@@ -30,7 +30,7 @@ impl Section {
         }
     }
 
-    /// Name and value, or row, head and value, behind each other; what is longer than a line goes on in the next.
+    /// One value per line, with its row and head; what is longer than a line goes on in the next.
     fn stacked(&self, width: usize) -> String {
         let mut out = self.title.to_owned();
         let mut line = |indent: usize, name: &str, value: &str| {

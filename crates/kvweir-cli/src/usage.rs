@@ -1,4 +1,4 @@
-//! The error of whoever asks for what cannot be done.
+//! The error of a command that cannot run as it was asked to.
 
 /// The input is wrong, not the run: exit code 2, with a hint.
 #[derive(Debug)]

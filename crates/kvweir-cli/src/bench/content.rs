@@ -5,7 +5,7 @@ use kvweir::{Key, Result, io::PAGE};
 
 use crate::workload::SplitMix;
 
-/// One block in so many is compared byte by byte; of all others the beginning of each page.
+/// One block in so many is compared byte by byte; of the others, the start of each page.
 const WHOLE_EVERY: u64 = 16;
 
 /// Whether every byte of block `n` is compared.

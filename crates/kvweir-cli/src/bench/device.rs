@@ -37,7 +37,7 @@ pub(super) struct Use {
     pub(super) run: u64,
     /// Threads, each with one read or write under way.
     pub(super) threads: usize,
-    /// Of 100, so many are reads.
+    /// Percentage of reads.
     pub(super) loads: u64,
     /// Seed of order and choices.
     pub(super) seed: u64,

@@ -26,11 +26,11 @@ pub(crate) struct Plan {
     pub(crate) batch: u32,
     /// Numbers of jobs under way, one step each.
     pub(crate) depths: Vec<u32>,
-    /// Of 100 jobs of the mixed phases so many load.
+    /// Percentage of the jobs in mixed phases that load.
     pub(crate) mix: u64,
     /// Bytes that a phase moves, and those that loads choose from.
     pub(crate) bytes: u64,
-    /// How long a phase runs instead.
+    /// How long each phase runs instead.
     pub(crate) time: Option<Duration>,
     /// How new blocks are laid out; none: as the tier does by itself.
     pub(crate) layout: Option<Layout>,
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) threads: Option<usize>,
     /// Whether the tier compares checksums on load.
     pub(crate) verify: bool,
-    /// So many times the bound is written first.
+    /// How many times the bound is written first.
     pub(crate) churn: u64,
     /// Seed of contents, order and choices.
     pub(crate) seed: u64,
@@ -91,7 +91,7 @@ impl Plan {
             // what is loaded from, and as much again: nobody knows how much a phase stores
             self.jobs().saturating_mul(2)
         } else {
-            // which jobs of a mixed phase store is drawn: some more than their share
+            // which jobs of a mixed phase store is random: some more than their share
             ((stored * 1.05) as u64 + 64).saturating_mul(steps)
         };
         self.max_bytes.unwrap_or_else(|| {

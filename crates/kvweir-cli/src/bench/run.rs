@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{progress::Progress, scratch::Scratch, usage::UsageError};
 
-/// Runs everything and removes what it made. `told` is the bar that people look at.
+/// Runs everything and removes what it made. `told` is the progress bar.
 pub(crate) fn run(plan: &Plan, told: &Progress, stop: &AtomicBool) -> Result<Outcome> {
     plan.check()?;
     let clock = SystemClock::shared();
@@ -106,7 +106,7 @@ impl<'a> Run<'a> {
         }
         let target = Region::new(slots, len, false)?;
         for slot in 0..slots {
-            // the system gives memory at the first touch: not while it is timed
+            // memory is mapped at the first touch: not while something is timed
             target.write(slot)?.fill(0xff);
         }
         Ok(Self {
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let plan = self.plan;
         let blocks = plan.jobs() * u64::from(plan.batch);
         let device = Device::new(&scratch.join("device"), blocks, &self.source, &self.target)?;
-        // once over: what it costs to write where nothing was, and all else is measured without that
+        // once over: this measures what new space costs, and spares the later phases that cost
         let whole = Use {
             run: u64::from(plan.batch),
             threads: plan.pool().store_threads,

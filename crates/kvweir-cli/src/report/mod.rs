@@ -63,7 +63,7 @@ fn head(title: &str, lead: &str) -> String {
 fn tables(sections: &[Section]) -> String {
     let mut html = String::new();
     for section in sections {
-        // a table that is wider than the page moves by itself
+        // a table wider than the page scrolls by itself
         html += &format!(
             "<h2>{}</h2>\n<div class=\"wide\"><table>\n",
             escape(section.title)
@@ -114,7 +114,7 @@ fn dir_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether what is there is a link, a pipe or a device: that is written into, and stays what it is.
+/// Whether what is there is a link, a pipe or a device: that is written to, not replaced.
 fn is_other(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| !m.is_file())
 }

@@ -17,7 +17,7 @@ fn line(t: &Timeline, name: &str, i: usize, at: &dyn Fn(&Sample) -> Option<(f64,
     }
 }
 
-/// A line of what a sample may have, by seconds.
+/// A line over time of what samples may have.
 fn by_time(t: &Timeline, name: &str, i: usize, y: &dyn Fn(&Sample) -> Option<f64>) -> Series {
     line(t, name, i, &|s| y(s).map(|y| (s.t_s, y)))
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// So small that axis texts can be read on a telephone, where all of it is drawn 340 pixels wide.
+/// Small enough for axis texts to be readable on a phone, where it is drawn 340 pixels wide.
 const SIZE: (u32, u32) = (480, 280);
 const GREY: RGBColor = RGBColor(90, 90, 90);
 

@@ -28,7 +28,7 @@ impl ReplaySettings {
     pub(crate) fn load(config: Option<&Path>, flags: Flags) -> Result<Self, SettingError> {
         let mut raw = config.map_or_else(|| Ok(RawSettings::new()), file::read)?;
         raw.extend(flags.0);
-        // what is wrong from here on is told in the form that is wanted
+        // from here on errors are told in the form that is wanted
         output::want_json(raw.get("json").is_some_and(|r| r.text == "true"));
         let settings = Self::build(raw)?;
         settings.check_values()?;

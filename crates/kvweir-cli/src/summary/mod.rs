@@ -48,7 +48,7 @@ pub(crate) struct Summary {
     pub(crate) events_match_directory: Option<bool>,
     /// The first difference, or why they were not compared.
     pub(crate) events_note: Option<String>,
-    /// What the numbers mean and what to try, where they are not as one wants them.
+    /// What the numbers mean and what to try, where they are not what one hopes for.
     pub(crate) notes: Vec<String>,
     /// Where the report was written.
     pub(crate) report: Option<PathBuf>,

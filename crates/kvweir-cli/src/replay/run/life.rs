@@ -32,7 +32,7 @@ use crate::{
 pub(super) const PATIENCE: Duration = Duration::from_millis(1);
 /// Longest wait at the end for stores that are under way.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether the trim of the start has ended.
+/// Time between two checks whether the trim at start has ended.
 const TRIM_LOOK: Duration = Duration::from_millis(20);
 
 /// An engine that runs.
@@ -85,7 +85,7 @@ impl Life {
             .bell(Arc::clone(&bell))
             .open();
         let tier = match tier {
-            // the setting that names the directory is to blame, with where it came from
+            // blame the setting that names the directory, with its origin
             Err(e) if settings.root.is_some() && matches!(e.kind(), ErrorKind::Busy | ErrorKind::Invalid) => {
                 return Err(settings
                     .refuse("root", &format!("cannot be used: {}", e.message()))
@@ -120,7 +120,7 @@ impl Life {
         tiers.iter().map(|(_, tier, _)| tier.unopened_extents).sum()
     }
 
-    /// Lets stores under way and the trim of the start end, and shuts the tier down.
+    /// Waits for stores under way and the trim at start, then shuts the tier down.
     pub(super) fn close(&mut self, progress: &Progress, stop: &AtomicBool) {
         self.end_trim(progress, stop);
         let until = self.clock.now().after(DRAIN_PATIENCE);
@@ -134,8 +134,8 @@ impl Life {
         self.manager.shutdown();
     }
 
-    /// A bound that was lowered is reached before the engine goes: a large trim runs beside requests, and few of them
-    /// may be over before it is. A signal ends the wait.
+    /// Waits until a lowered bound is reached: a large trim runs beside requests, and a short run may be over before
+    /// it. A signal ends the wait.
     fn end_trim(&mut self, progress: &Progress, stop: &AtomicBool) {
         let above = |m: &Manager| {
             let all = m.tier_stats();
@@ -173,7 +173,7 @@ fn gate(settings: &ReplaySettings) -> Result<Option<Gate>> {
         max_inflight_bytes: p.max_inflight_bytes,
     };
     let gate = Gate::new(pressure, settings.primary_bytes);
-    // what does not go together in the settings, in the engine's words
+    // settings that do not go together, in the engine's words
     Ok(Some(gate.map_err(|e| UsageError {
         message: e.to_string(),
         hint: None,

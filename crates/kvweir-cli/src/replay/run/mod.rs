@@ -225,7 +225,7 @@ fn live(
                 return Ok(Ended::Done);
             }
             if target.is_some_and(|t| begun >= t) {
-                // only a restart with something left to do
+                // restart only with something left to do
                 if feed.next.is_none() {
                     feed.next = feed.source.next().transpose()?;
                     feed.ended = feed.next.is_none();

@@ -49,7 +49,7 @@ pub(super) struct Tally {
 
 /// A histogram of nanoseconds up to an hour, with three digits.
 fn histogram() -> Histogram<u64> {
-    // constants that are allowed
+    // the bounds are valid constants
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap_or_else(|_| unreachable!())
 }
 
@@ -182,7 +182,7 @@ impl Tally {
         self.tier.bytes_stored + self.tier.bytes_loaded + tier.stored_bytes + tier.loaded_bytes
     }
 
-    /// A life ended: adds what it still told, and the numbers of its tier.
+    /// A life ended: takes what it has left to tell, and adds up its tier's numbers.
     pub(super) fn add_life(&mut self, life: &mut Life) {
         self.take_from(life);
         self.sample(life);
