@@ -8,14 +8,17 @@
 use std::{
     collections::{HashMap, HashSet},
     fmt,
+    str::FromStr,
 };
 
 use foldhash::fast::FixedState;
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::Key;
-pub use crate::pressure::Locality;
+use crate::{
+    block::Key,
+    error::{Error, Result},
+};
 
 /// Where a tier keeps its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,6 +43,50 @@ impl Medium {
 impl fmt::Display for Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// Where the medium behind a tier is; decides the default water marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "&'static str")]
+pub enum Locality {
+    /// A disk of this machine.
+    #[default]
+    Local,
+    /// Reached over a network: a network file system or an object store.
+    Remote,
+}
+
+impl From<Locality> for &'static str {
+    fn from(locality: Locality) -> Self {
+        match locality {
+            Locality::Local => "LOCAL",
+            Locality::Remote => "REMOTE",
+        }
+    }
+}
+
+impl FromStr for Locality {
+    type Err = Error;
+
+    /// `local` or `remote`, in any letter case.
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            _ if s.eq_ignore_ascii_case("local") => Ok(Self::Local),
+            _ if s.eq_ignore_ascii_case("remote") => Ok(Self::Remote),
+            _ => Err(Error::invalid(
+                "configure back-pressure",
+                format!("locality is LOCAL or REMOTE in any letter case, not {s:?}"),
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Locality {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
     }
 }
 

@@ -78,6 +78,7 @@ pub mod pacing;
 pub mod pack;
 pub mod pressure;
 pub mod primary;
+mod request;
 pub mod size;
 pub mod stanza;
 pub mod sync;

@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use crate::block::Fingerprint;
+use crate::{block::Fingerprint, request::RequestId};
 
 mod arc;
 mod bits;
@@ -44,6 +44,13 @@ pub struct RequestTag(pub u32);
 impl RequestTag {
     /// No request in particular: every access counts.
     pub const NONE: Self = Self(0);
+}
+
+impl RequestId {
+    /// The short tag by which policies tell requests apart; never zero.
+    pub(crate) fn tag(self) -> RequestTag {
+        RequestTag(((self.0 ^ (self.0 >> 32)) as u32).max(1))
+    }
 }
 
 /// What the owner tells about its entries during a pass.

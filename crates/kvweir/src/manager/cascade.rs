@@ -4,7 +4,7 @@
 use super::{Job, Manager, request::bit};
 use crate::{
     block::Key,
-    pressure::DeviceSample,
+    pressure::{DeviceSample, Gate},
     primary::{Prepared, SlotState},
     tier::{Direction, JobId, Report, RequestId, StoreBlock, StoreJob},
 };
@@ -20,7 +20,7 @@ impl Manager {
             .tiers
             .get(i)
             .and_then(|s| s.gate.as_ref())
-            .map_or(u64::MAX, |g| g.stats().max_inflight_bytes);
+            .map_or(u64::MAX, Gate::max_inflight_bytes);
         let per_job = usize::try_from(MAX_JOB_BYTES.min(limit) / block)
             .unwrap_or(1)
             .max(1);
@@ -163,7 +163,7 @@ impl Manager {
     }
 }
 
-fn log_transition(tier: &str, gate: &mut crate::pressure::Gate) {
+fn log_transition(tier: &str, gate: &mut Gate) {
     if let Some(t) = gate.take_transition() {
         tracing::info!(tier, "{t}");
     }

@@ -144,7 +144,8 @@ impl Manager {
         self
     }
 
-    /// Adds a tier below those added before, stores to it passing `gate` if there is one.
+    /// Adds a tier below those added before, stores to it passing `gate` if there is one. A detector of one's own comes
+    /// with the gate ([`Gate::with_detector`]), another for each tier if need be.
     pub fn add_tier(&mut self, tier: Box<dyn Tier>, gate: Option<Gate>) {
         self.tiers.push(Secondary {
             tier,
@@ -312,7 +313,7 @@ impl Manager {
                 tier,
                 blocks = job.claims.len(),
                 outcomes = report.blocks.len(),
-                "a report has not one outcome a block; blocks without one have failed"
+                "a report has not one outcome per block; blocks without one have failed"
             );
         }
         match job.direction {
@@ -415,9 +416,9 @@ impl Manager {
 
     /// Bytes of stores that every gate would still let into flight; `u64::MAX` without gates.
     pub fn inflight_room(&self) -> u64 {
-        let gates = self.tiers.iter().filter_map(|s| s.gate.as_ref()).map(Gate::stats);
+        let gates = self.tiers.iter().filter_map(|s| s.gate.as_ref());
         gates
-            .map(|g| g.max_inflight_bytes.saturating_sub(g.inflight_bytes))
+            .map(|g| g.max_inflight_bytes().saturating_sub(g.in_flight().bytes))
             .min()
             .unwrap_or(u64::MAX)
     }

@@ -3,16 +3,22 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | [`TierStats`] and the reasons it counts by |
+//! | `gate.rs` | [`GateStats`] of the gate before a tier's stores |
+//! | `metric.rs` | [`Metric`]: what each has |
 //! | `table.rs` | [`METRICS`]: name, unit and meaning of every metric, once |
 //! | `prometheus.rs` | [`encode`]: the table as text |
 
+mod gate;
+mod metric;
 mod prometheus;
 mod table;
 
 use std::{collections::HashSet, time::Duration};
 
+pub use gate::{DetectorStats, DropCount, DropsByReason, GateStats, Refusal};
+pub use metric::{Kind, Metric, Sample, Snapshot, Unit, Value};
 pub use prometheus::encode;
-pub use table::{Kind, METRICS, Metric, Sample, Snapshot, Unit, Value};
+pub use table::METRICS;
 
 /// Numbers the names that came before, so that each is told once: `disk`, `disk-2`, `disk-3`. A scraper refuses the same
 /// series twice.

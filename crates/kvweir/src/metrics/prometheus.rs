@@ -10,10 +10,10 @@ use prometheus_client::{
 };
 
 use super::{
-    TierStats, distinct,
-    table::{Kind, METRICS, Metric, Snapshot, Unit, Value},
+    GateStats, TierStats, distinct,
+    metric::{Kind, Metric, Snapshot, Unit, Value},
+    table::METRICS,
 };
-use crate::pressure::GateStats;
 
 /// All of [`METRICS`] for `tiers`: each by name, with the gate before its stores if there is one. Tiers of one name are
 /// numbered from the second on.
@@ -95,10 +95,7 @@ mod tests {
     use std::{collections::HashSet, time::Duration};
 
     use super::*;
-    use crate::{
-        metrics::RefuseReason,
-        pressure::{DetectorStats, DropCount, DropsByReason},
-    };
+    use crate::metrics::{DetectorStats, DropCount, DropsByReason, RefuseReason};
 
     /// Every field has a value that no other has. A new field does not compile until it is given one here.
     fn distinct() -> (TierStats, GateStats, usize) {

@@ -15,9 +15,20 @@
 //! block that was evicted before it was read is promised again an eighth of the plan's length times at most (I10).
 //!
 //! Pure: no I/O, no lock; time comes from a [`Clock`].
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | [`Pacer`]: what is told to it and asked of it |
+//! | `plan.rs` | what a request is promised, and the room there is for it |
+//! | `outlook.rs` | [`Outlook`]: what a request could promote |
+//! | `share.rs` | where one request stands |
+//! | `recent.rs` | blocks that went into the primary of late |
+//! | `settings.rs` | [`PacingSettings`] |
 
 mod outlook;
+mod plan;
 mod recent;
+mod settings;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -26,65 +37,18 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::FixedState;
 
-pub use self::outlook::{OrderedKey, Outlook};
+pub use self::{
+    outlook::{OrderedKey, Outlook},
+    settings::PacingSettings,
+};
 use self::{
-    outlook::Cut,
     recent::Recent,
     share::{Share, State, Taken},
 };
 use crate::{
     clock::{Clock, Instant},
-    error::{Error, Result},
-    tier::RequestId,
+    request::RequestId,
 };
-
-/// How long a request that has the primary to itself waits for stores under way before its plan is cut.
-const BRIEF: Duration = Duration::from_millis(100);
-/// How many steps' stores are left room for: those that the accelerator writes, and those that a least-recently-used
-/// primary would make room for among promoted blocks before these are read.
-const STEPS_OF_STORES: u64 = 3;
-/// How many steps' stores the accelerator may be writing, which no tier is told of.
-const STEPS_OF_COPIES: u64 = 2;
-/// Eighths of the primary that promoted blocks may take however much is stored.
-const LEAST_EIGHTHS: u64 = 5;
-
-/// How promotions are paced.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PacingSettings {
-    /// Share of the primary's slots that promoted blocks of waiting requests take together, in (0, 1]. One request alone
-    /// may take more if it fits as a whole.
-    pub share: f64,
-    /// Longest time for which a request is held back for others; zero: never, what does not fit is cut at once.
-    pub wait: Duration,
-}
-
-impl Default for PacingSettings {
-    fn default() -> Self {
-        Self {
-            share: 0.75,
-            wait: Duration::from_secs(10),
-        }
-    }
-}
-
-impl PacingSettings {
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) naming the setting, its value and what is allowed.
-    pub fn validate(&self) -> Result<()> {
-        if !(self.share > 0.0 && self.share <= 1.0) {
-            return Err(Error::invalid(
-                "check settings",
-                format!(
-                    "promote_share = {}: a share of the primary tier above 0, at most 1, is allowed",
-                    self.share
-                ),
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// A key as pacing knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -361,90 +325,6 @@ impl Pacer {
         }
     }
 
-    /// The share that the settings give.
-    fn share(&self) -> u64 {
-        ((self.slots as f64 * self.settings.share) as u64).max(1)
-    }
-
-    /// Slots that promoted blocks may take together: whatever is stored, five eighths of those that no store holds.
-    fn room(&self) -> u64 {
-        let beside_stores = self.beside_stores().max(self.slots / 8 * LEAST_EIGHTHS);
-        let in_stores = self.storing + STEPS_OF_COPIES * self.stores_per_step;
-        self.share()
-            .min(beside_stores)
-            .min(self.slots.saturating_sub(in_stores))
-    }
-
-    /// Slots that neither stores under way nor those of the next steps need.
-    fn beside_stores(&self) -> u64 {
-        self.slots
-            .saturating_sub(self.storing)
-            .saturating_sub(STEPS_OF_STORES * self.stores_per_step)
-    }
-
-    /// Slots for a request of which `before` blocks are in the primary already.
-    fn beside(&self, before: u64) -> u64 {
-        self.slots.saturating_sub(before).min(self.room())
-    }
-
-    /// What is left of the room.
-    fn spare(&self) -> u64 {
-        self.room().saturating_sub(self.reserved)
-    }
-
-    /// A plan for a request that holds `outlook`, or nothing: it has to wait.
-    fn try_admit(&mut self, req: RequestId, outlook: &Outlook, waited: Duration) -> Option<Taken> {
-        let need = outlook.need();
-        let before = outlook.before().min(self.slots);
-        let fits = need + before <= self.slots;
-        let patient = waited < self.settings.wait;
-        if need <= self.spare() && !(self.queue_stands && patient) {
-            return Some(match fits {
-                true => whole(outlook),
-                false => self.cut(req, outlook, self.beside(before)),
-            });
-        }
-        if self.reserved > 0 {
-            self.forget_idle();
-        }
-        let alone = self.reserved == 0 && !(self.queue_stands && patient);
-        if alone {
-            if fits && need <= self.beside_stores() {
-                return Some(whole(outlook));
-            }
-            // stores under way end, and those of late may have been the last
-            if (fits || self.room() < self.share()) && waited < BRIEF.min(self.settings.wait) {
-                return None;
-            }
-            return Some(self.cut(req, outlook, self.beside(before)));
-        }
-        (!patient).then(|| self.cut(req, outlook, self.spare()))
-    }
-
-    /// A plan of at most `most` slots.
-    fn cut(&mut self, req: RequestId, outlook: &Outlook, most: u64) -> Taken {
-        let need = outlook.need();
-        if need <= most {
-            return whole(outlook);
-        }
-        let cut: Cut = outlook.cut(most);
-        self.stats.cut_requests += 1;
-        self.stats.cut_blocks += need.saturating_sub(cut.need());
-        if !self.told_cut {
-            self.told_cut = true;
-            tracing::warn!(
-                request = req.0,
-                "a request hits {need} blocks and the primary tier has {} slots, {} of them promised to others: {} blocks \
-                 are promoted, the rest is computed; a larger primary (cpu_bytes_to_use) or fewer requests at a time keep \
-                 more; told once, see promotions_cut_blocks",
-                self.slots,
-                self.reserved,
-                cut.need(),
-            );
-        }
-        Taken::part(cut)
-    }
-
     fn admit(&mut self, req: RequestId, taken: Taken, now: Instant) {
         self.reserved += taken.limit;
         let step = self.step;
@@ -515,27 +395,5 @@ impl Pacer {
             self.promised_now.push(req);
         }
         Answer::Hit
-    }
-
-    /// Gives back the slots of requests that were promised blocks long ago and neither asked nor ran since.
-    fn forget_idle(&mut self) {
-        let now = self.clock.now();
-        let wait = self.settings.wait.max(BRIEF);
-        let reserved = &mut self.reserved;
-        self.shares.retain(|_, s| match &s.state {
-            State::Admitted(taken) if now.since(s.asked_at) >= wait => {
-                *reserved = reserved.saturating_sub(taken.limit);
-                false
-            }
-            _ => true,
-        });
-    }
-}
-
-/// A plan of all that a request hits.
-fn whole(outlook: &Outlook) -> Taken {
-    match outlook.whole() {
-        Some(cut) => Taken::part(cut),
-        None => Taken::open(outlook.need()),
     }
 }

@@ -5,13 +5,14 @@
 //! `vllm/v1/kv_offload/tiering/backpressure.py`; the decisions are the same for the same observations and
 //! times.
 
-use std::fmt;
-
 use super::{
+    detector::{
+        Detector, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind, Verdict,
+    },
     policy::{DropPolicy, LatencySignal},
     settings::PressureSettings,
 };
-use crate::{clock::Instant, error::Result};
+use crate::{clock::Instant, error::Result, metrics::DetectorStats};
 
 const MIB: f64 = (1_u64 << 20) as f64;
 
@@ -22,77 +23,9 @@ const HEALTHY_STREAK: u64 = 10;
 /// decayed.
 const FAILURE_EMA_FACTOR: f64 = 4.0;
 
-/// Which way a [`Transition`] went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TransitionKind {
-    /// Pressure began.
-    Activated,
-    /// Pressure ended.
-    Cleared,
-}
-
 /// A store is counted as at most so slow, in seconds per MiB: larger numbers tell nothing more, and sums of them would not
 /// be finite, from which no average recovers.
 const SLOWEST: f64 = 1e9;
-
-/// What made a [`Transition`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TransitionCause {
-    /// A completed store moved the EMA across a mark.
-    Completion,
-    /// Too many stores failed in a row.
-    Failures,
-    /// The EMA of a silent tier decayed below the low mark.
-    Idle,
-    /// The detector was reset.
-    Reset,
-}
-
-/// Pressure that began or ended, to be logged by the owner as one line.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Transition {
-    /// Which way.
-    pub kind: TransitionKind,
-    /// Why.
-    pub cause: TransitionCause,
-    /// The EMA right after it, in seconds per MiB.
-    pub ema: f64,
-    /// The high mark, in seconds per MiB.
-    pub high: f64,
-    /// The low mark, in seconds per MiB.
-    pub low: f64,
-}
-
-impl fmt::Display for Transition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            TransitionKind::Activated => "activated",
-            TransitionKind::Cleared => "cleared",
-        };
-        let cause = match self.cause {
-            TransitionCause::Completion => "a completed store",
-            TransitionCause::Failures => "failed stores",
-            TransitionCause::Idle => "idle decay",
-            TransitionCause::Reset => "reset",
-        };
-        let Self { ema, high, low, .. } = self;
-        write!(
-            f,
-            "back-pressure {kind} by {cause}: ema {ema:.6} s/MiB, high {high:.6}, low {low:.6}"
-        )
-    }
-}
-
-/// The detector's answer to one store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Store it.
-    Admit,
-    /// Drop it: the policy refuses, as a rule because of pressure.
-    Pressure,
-    /// Drop it: pressure cleared a moment ago, and this is a second one.
-    Cooldown,
-}
 
 /// What a detector says of a store before its policy is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,27 +36,6 @@ pub enum Question {
     Cooldown,
     /// The policy decides.
     Policy,
-}
-
-/// What a detector knows, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DetectorStats {
-    /// The smoothed latency of stores, in seconds per MiB; zero before the end of warm-up.
-    pub ema_s_per_mib: f64,
-    /// Whether the tier is under pressure, as of the latest question or observation.
-    pub under_pressure: bool,
-    /// Whether warm-up is over.
-    pub warm: bool,
-    /// Completions in a row that left the EMA below the low mark.
-    pub streak: u64,
-    /// Whether that streak is long enough for stores to pass without asking the policy.
-    pub healthy: bool,
-    /// Completions observed since construction or reset.
-    pub completions: u64,
-    /// Failed stores in a row; always zero when the settings ignore failures.
-    pub consecutive_failures: u64,
-    /// How often pressure began since construction; a reset does not clear it.
-    pub activations: u64,
 }
 
 /// Watches the store completions of one tier and says which stores to drop.
@@ -291,6 +203,44 @@ impl EmaDetector {
     }
 }
 
+/// Behind a gate the numbers are device time, and the policy's drops are counted by the gate.
+impl Detector for EmaDetector {
+    /// A job that leaves nothing in flight shows that the device kept up with what it was given, however long it took
+    /// for however few bytes (a 64 KiB job of 1 ms reads as 16 ms/MiB): its sample counts as at most the high mark, so
+    /// that it cannot be what starts a drop (I9).
+    fn completed(&mut self, now: Instant, sample: DeviceSample, left: InFlight) {
+        let mut seconds = sample.device_time.as_secs_f64();
+        if left.bytes == 0 {
+            seconds = seconds.min(self.high_water() * sample.bytes as f64 / MIB);
+        }
+        self.on_store_completed(now, seconds, sample.bytes);
+    }
+
+    fn failed(&mut self, now: Instant, _left: InFlight) {
+        self.on_store_failed(now);
+    }
+
+    fn decide(&mut self, now: Instant, blocks: u64, _in_flight: InFlight) -> Verdict {
+        Self::decide(self, now, blocks)
+    }
+
+    fn is_under_pressure(&mut self, now: Instant) -> bool {
+        Self::is_under_pressure(self, now)
+    }
+
+    fn reset(&mut self) {
+        Self::reset(self);
+    }
+
+    fn take_transition(&mut self) -> Option<Transition> {
+        Self::take_transition(self)
+    }
+
+    fn stats(&self) -> DetectorStats {
+        Self::stats(self)
+    }
+}
+
 impl LatencySignal for EmaDetector {
     fn ema(&self) -> f64 {
         self.state.ema()
@@ -434,13 +384,15 @@ impl State {
     }
 
     fn note(&mut self, kind: TransitionKind, cause: TransitionCause) {
-        let (high, low) = (self.settings.high_water_s, self.settings.low_water_s);
+        let marks = Marks {
+            ema: self.ema,
+            high: self.settings.high_water_s,
+            low: self.settings.low_water_s,
+        };
         self.transition = Some(Transition {
             kind,
             cause,
-            ema: self.ema,
-            high,
-            low,
+            marks: Some(marks),
         });
     }
 

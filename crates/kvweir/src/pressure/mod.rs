@@ -7,7 +7,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `settings` | [`PressureSettings`]: water marks and the rest, their defaults and rules |
-//! | `ema` | [`EmaDetector`]: is the tier under pressure? |
+//! | `detector` | [`Detector`]: is the tier under pressure? The seam for detectors of one's own |
+//! | `ema` | [`EmaDetector`]: the one that settings make |
 //! | `policy` | [`DropPolicy`]: which stores to drop when it is |
 //! | `gate` | [`Gate`]: bytes in flight, then the detector; what the manager asks |
 //! | `breaker` | [`Breaker`]: whether a device that fails or hangs is asked at all |
@@ -28,6 +29,7 @@
 //! thread, I/O or logging, and no allocation after construction.
 
 mod breaker;
+mod detector;
 mod ema;
 mod gate;
 mod policy;
@@ -36,7 +38,15 @@ mod settings;
 mod tests;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState};
-pub use ema::{DetectorStats, EmaDetector, Question, Transition, TransitionCause, TransitionKind, Verdict};
-pub use gate::{Admission, DeviceSample, DropCount, DropsByReason, Gate, GateStats, Refusal};
+pub use detector::{
+    Detector, DeviceSample, InFlight, Marks, Transition, TransitionCause, TransitionKind, Verdict,
+};
+pub use ema::{EmaDetector, Question};
+pub use gate::{Admission, Gate};
 pub use policy::{Drop, DropPolicy, LatencySignal, ThrottledDrop};
-pub use settings::{DropPolicyKind, Locality, PressureSettings, default_max_inflight};
+pub use settings::{DropPolicyKind, PressureSettings, default_max_inflight};
+
+pub use crate::{
+    events::Locality,
+    metrics::{DetectorStats, DropCount, DropsByReason, GateStats, Refusal},
+};

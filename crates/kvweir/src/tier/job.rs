@@ -6,22 +6,12 @@ use crate::{
     block::Key,
     error::ErrorKind,
     io::{SlotRead, SlotWrite},
+    request::RequestId,
 };
 
 /// Names a job among all jobs of a manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
-
-/// Names a request of the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(pub u64);
-
-impl RequestId {
-    /// The short tag by which eviction policies tell requests apart; never zero.
-    pub(crate) fn tag(self) -> crate::evict::RequestTag {
-        crate::evict::RequestTag(((self.0 ^ (self.0 >> 32)) as u32).max(1))
-    }
-}
 
 /// Which way a job moves blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,10 +9,10 @@ mod memory;
 
 use std::fmt;
 
-pub use job::{
-    BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, RequestId, StoreBlock, StoreJob, Verified,
-};
+pub use job::{BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, StoreBlock, StoreJob, Verified};
 pub use memory::MemoryTier;
+
+pub use crate::request::RequestId;
 
 use crate::{
     block::Key,

@@ -20,7 +20,7 @@ use std::{
 
 use kvweir::{
     ErrorKind, Key,
-    fs::admin::{Admin, Level, Writer},
+    fs::admin::{Admin, Level, Verification, VerifyOptions, Writer},
     tier::conformance::{content, key},
 };
 
@@ -39,6 +39,10 @@ fn made(n: u64) -> (Root, std::path::PathBuf) {
 
 fn admin(root: &Root) -> Admin {
     Admin::new(root.path()).unwrap()
+}
+
+fn verify(root: &Root) -> Verification {
+    admin(root).verify(&VerifyOptions::default(), &|_| {}).unwrap()
 }
 
 /// Makes a file look this old.

@@ -1,34 +1,22 @@
 //! Appends that fail half way: what the file holds and what the writer believes are brought together before anything
 //! else is written, so that a later start reads the journal (I6) and the account stays what lies there (I1).
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use kvweir::{
-    fs::FsBuilder,
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, Op, Rule},
     tier::Tier,
 };
 
-use crate::{shared_root::soon, support::*};
+use crate::support::*;
 
 const BOUND: u64 = 4 << 20;
-
-fn faulty() -> FaultDisk {
-    FaultDisk::new(Arc::new(OsDisk))
-}
-
-fn on(root: &Root, disk: &FaultDisk) -> Fs {
-    client(FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk.clone())))
-}
 
 /// Opens what is there; it must not need a walk, and `n` blocks must be right.
 fn reads_its_journal(root: &Root, n: u64, what: &str) {
     let disk = faulty();
     disk.record();
-    let mut c = on(root, &disk);
+    let mut c = client(root.on(disk.clone(), BOUND));
     let own = root.path().join(ns("model").dir());
     let listed = disk.take_record();
     assert!(
@@ -50,7 +38,7 @@ fn a_long_record_that_fails_half_way_does_not_cost_the_journal() {
         for cut_fails in [0, 1, 3] {
             let root = Root::new();
             let disk = faulty();
-            let mut c = on(&root, &disk);
+            let mut c = client(root.on(disk.clone(), BOUND));
             store(&mut c, &keys(0..100));
             disk.add(
                 Rule::new(Op::Write, Fault::Short(moved))
@@ -68,12 +56,12 @@ fn a_long_record_that_fails_half_way_does_not_cost_the_journal() {
                     .times(cut_fails),
             );
             c.tier.on_request_finished(R, &keys(0..100));
-            soon("the record failed", || disk.met().len() >= 2);
+            until("the record failed", || disk.met().len() >= 2);
             if cut_fails == 0 {
                 store(&mut c, &keys(100..103));
             } else {
                 // each append tries to cut again
-                soon("it is cut", || {
+                until("it is cut", || {
                     c.store(R, &keys(100..103)).iter().all(|o| o.is_ok())
                 });
                 c.tier.on_request_finished(R, &[]);
@@ -93,7 +81,7 @@ fn a_change_of_generation_that_fails_while_a_store_is_under_way_does_not_cost_th
     for (skip, moved) in [(0, 0), (0, 10), (1, 0), (1, 10), (1, 45)] {
         let root = Root::new();
         let disk = faulty();
-        let mut c = on(&root, &disk);
+        let mut c = client(root.on(disk.clone(), BOUND));
         store(&mut c, &keys(0..10));
         disk.add(Rule::new(Op::Rename, Fault::Hang));
         let job = c.submit_store(R, &keys(10..11));
@@ -131,7 +119,7 @@ fn a_change_of_generation_that_fails_while_a_store_is_under_way_does_not_cost_th
 fn a_next_generation_that_cannot_be_removed_is_made_all_the_same_later() {
     let root = Root::new();
     let disk = faulty();
-    let mut c = on(&root, &disk);
+    let mut c = client(root.on(disk.clone(), BOUND));
     store(&mut c, &keys(0..10));
     disk.add(
         Rule::new(Op::Write, Fault::Errno(28))
@@ -174,8 +162,8 @@ fn who_goes_on_behind_a_torn_end_cuts_it() {
                 .path("/journal-00")
                 .times(cut_fails),
         );
-        c = on(&root, &disk);
-        soon("it stores", || c.store(R, &keys(20..21))[0].is_ok());
+        c = client(root.on(disk.clone(), BOUND));
+        until("it stores", || c.store(R, &keys(20..21))[0].is_ok());
         c.tier.on_request_finished(R, &[]);
         assert_settled(&mut c, &root);
         drop(c);

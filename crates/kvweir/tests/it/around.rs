@@ -10,7 +10,7 @@ use kvweir::{
 };
 
 use crate::{
-    shared_root::{join, pour, soon},
+    shared_root::{join, pour},
     support::*,
 };
 
@@ -215,7 +215,7 @@ fn engines_without_a_bound_share_a_root_with_anybody_who_has_none() {
     for (n, c) in (0..).zip(&mut all) {
         all_ok(&c.store(R, &keys(n * 10..n * 10 + 10)));
     }
-    soon("each finds all", || {
+    until("each finds all", || {
         all.iter_mut().all(|c| keys(0..30).iter().all(|k| c.holds(k)))
     });
     assert!(!root.path().join(".kvweir").exists());

@@ -15,12 +15,10 @@ use kvweir::{
     clock::{Clock, ManualClock, SystemClock},
     fs::{BounceMode, FsBuilder, FsSettings, Layout},
     io::{
-        OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
         pool::PoolSize,
     },
     metrics::RefuseReason,
-    sync::Bell,
     tier::{
         BlockOutcome, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, Tier,
         conformance::{content, key},
@@ -28,8 +26,8 @@ use kvweir::{
 };
 
 use crate::support::{
-    Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, fill_slots, in_both_layouts, keys, ns, store,
-    temps,
+    Fs, LEN, R, Root, all_ok, assert_settled, client, faulty, file_of, fill_slots, in_both_layouts, keys, ns,
+    pause, store, temps, until,
 };
 
 pub(crate) const BOUND: u64 = 8 << 20;
@@ -37,21 +35,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(20);
 pub(crate) const LOST: BlockOutcome = BlockOutcome::Failed(ErrorKind::Unavailable);
 pub(crate) const EIO: i32 = 5;
-
-pub(crate) fn pause(ms: u64) {
-    Bell::default().wait(0, Duration::from_millis(ms));
-}
-
-/// Waits until `done`, while the tier is polled by nobody.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..20_000 {
-        if done() {
-            return;
-        }
-        pause(1);
-    }
-    panic!("never: {what}");
-}
 
 /// A tier on a disk that can be broken, ten blocks in it, and a clock that stands still.
 pub(crate) struct Bench {
@@ -62,11 +45,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn bench(layout: Layout, change: impl FnOnce(&mut FsSettings), honours: bool) -> Bench {
-    let (root, disk, clock) = (
-        Root::of(layout),
-        FaultDisk::new(Arc::new(OsDisk)),
-        Arc::new(ManualClock::new()),
-    );
+    let (root, disk, clock) = (Root::of(layout), faulty(), Arc::new(ManualClock::new()));
     let mut settings = root.settings(BOUND);
     change(&mut settings);
     if settings.max_bytes.is_none() {
@@ -422,7 +401,7 @@ fn where_all_workers_that_store_hang_for_good_a_store_is_reported_though_loads_g
 }
 
 fn a_device_that_is_only_slow_loses_nothing(layout: Layout) {
-    let (root, disk) = (Root::of(layout), FaultDisk::new(Arc::new(OsDisk)));
+    let (root, disk) = (Root::of(layout), faulty());
     let settings = FsSettings {
         io_timeout: Some(Duration::from_millis(400)),
         pool: PoolSize::new(1, 1),
@@ -442,11 +421,7 @@ fn a_device_that_is_only_slow_loses_nothing(layout: Layout) {
 }
 
 fn a_drain_waits_for_the_deadline_and_no_longer(layout: Layout) {
-    let (root, disk, clock) = (
-        Root::of(layout),
-        FaultDisk::new(Arc::new(OsDisk)),
-        SystemClock::new(),
-    );
+    let (root, disk, clock) = (Root::of(layout), faulty(), SystemClock::new());
     let settings = FsSettings {
         io_timeout: Some(Duration::from_millis(300)),
         ..root.settings(BOUND)

@@ -7,8 +7,7 @@ use kvweir::{
     ErrorKind,
     fs::{FsBuilder, FsSettings, Layout},
     io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
+        fault::{Fault, Op, Rule},
         pool::PoolSize,
     },
     metrics::{EvictReason, RefuseReason},
@@ -16,8 +15,10 @@ use kvweir::{
 };
 
 use crate::{
-    broken::{BOUND, Bench, EIO, LOST, bench, until},
-    support::{LEN, R, Root, all_ok, client, file_of, files, in_both_layouts, keys, ns, store},
+    broken::{BOUND, Bench, EIO, LOST, bench},
+    support::{
+        LEN, R, Root, all_ok, client, faulty, file_of, files, in_both_layouts, keys, ns, store, until,
+    },
 };
 
 fn five_failed_jobs_in_a_row_open_the_breaker_and_no_io_follows(layout: Layout) {
@@ -192,7 +193,7 @@ fn a_read_only_root_is_served_and_left_as_it_is() {
     let b = bench(Layout::Fs, |_| (), true);
     let Bench { root, c, .. } = b;
     // not the owner's, whose keeper goes on
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     // what a sweep would take, an empty directory, and a block that is provably wrong
     let leaf = file_of(c.tier.namespace_dir(), &key(1))
         .parent()

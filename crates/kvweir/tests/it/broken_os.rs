@@ -18,12 +18,9 @@ use kvweir::{
 
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-use crate::{
-    broken::until,
-    support::{
-        Ext4, FILE, Fs, LEN, R, Root, Tmpfs, all_ok, assert_settled, client, counted, du, file_of,
-        in_both_layouts, keys, ns, runs, skip, store, temps,
-    },
+use crate::support::{
+    Ext4, FILE, Fs, LEN, R, Root, Tmpfs, all_ok, assert_settled, client, counted, du, file_of,
+    in_both_layouts, keys, ns, runs, skip, store, temps, until,
 };
 
 const BOUND: u64 = 8 << 20;

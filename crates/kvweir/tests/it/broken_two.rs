@@ -7,18 +7,15 @@ use kvweir::{
     evict::PolicyKind,
     fs::{FsBuilder, FsSettings, Layout},
     io::{
-        OsDisk, Region,
-        fault::{Fault, FaultDisk, Op, Rule},
+        Region,
+        fault::{Fault, Op, Rule},
     },
     manager::{Found, Manager, NewRequest},
     primary::Primary,
     tier::{RequestId, conformance::content},
 };
 
-use crate::{
-    broken::pause,
-    support::{LEN, Root, in_both_layouts, keys, ns},
-};
+use crate::support::{LEN, Root, faulty, in_both_layouts, keys, ns, pause};
 
 fn store(m: &mut Manager, req: RequestId, ks: &[Key]) {
     let p = m.prepare_store(ks, req).expect("room in the primary");
@@ -63,7 +60,7 @@ fn resolve(m: &mut Manager, req: RequestId, ks: &[Key]) -> usize {
 
 fn a_tier_that_hangs_costs_one_deadline_and_the_other_tier_serves(layout: Layout) {
     let (near, far) = (Root::of(layout), Root::of(layout));
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     let settings = |root: &Root| FsSettings {
         events: false,
         io_timeout: Some(Duration::from_millis(300)),

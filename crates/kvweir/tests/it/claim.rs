@@ -15,14 +15,14 @@ use std::{
 
 use kvweir::{
     ErrorKind,
-    fs::{FsBuilder, FsSettings, Layout, admin::Admin},
-    io::{Region, pool::PoolSize, process::fork},
+    fs::{FsSettings, Layout, admin::Admin},
+    io::{Region, fault::Op, pool::PoolSize, process::fork},
     tier::{BlockOutcome, JobId, LoadBlock, LoadJob, Lookup, Report, StoreBlock, StoreJob, Tier},
 };
 
 use crate::{
-    races::hook,
-    shared_root::{join, pour, soon},
+    hook::hook,
+    shared_root::{join, pour},
     support::*,
 };
 
@@ -46,15 +46,15 @@ fn a_keeper_that_panics_closes_its_tier_and_then_lets_the_root_go(layout: Layout
     let armed = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&armed);
     let disk = hook(move |op, path| {
-        let panics = op == "lock" && path.ends_with(".kvweir/ledger") && is_keeper() && seen.load(SeqCst);
+        let panics = op == Op::Lock && path.ends_with(".kvweir/ledger") && is_keeper() && seen.load(SeqCst);
         assert!(!panics, "on purpose");
         Ok(())
     });
-    let mut a = client(FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk)));
+    let mut a = client(root.on(disk, BOUND));
     store(&mut a, &keys(0..20));
     assert_eq!(holders(&root.path()).len(), 1);
     armed.store(true, SeqCst);
-    soon("the claim ends", || holders(&root.path()).is_empty());
+    until("the claim ends", || holders(&root.path()).is_empty());
     // the tier ended before: no hit, no store, no load of what it pinned
     assert_eq!(a.tier.lookup(&keys(0..1)[0], R), Lookup::Miss);
     assert_eq!(a.store(R, &keys(100..102)), [CLOSED; 2]);
@@ -77,9 +77,9 @@ fn a_keeper_that_panics_beside_a_job_keeps_the_root_until_that_ends(layout: Layo
     let (a1, h1) = (Arc::clone(&armed), Arc::clone(&held));
     let (begins, begun) = sync_channel(16);
     let disk = hook(move |op, path| {
-        let panics = op == "lock" && path.ends_with(".kvweir/ledger") && is_keeper() && a1.load(SeqCst);
+        let panics = op == Op::Lock && path.ends_with(".kvweir/ledger") && is_keeper() && a1.load(SeqCst);
         assert!(!panics, "on purpose");
-        if op == "write" && !path.to_string_lossy().contains(".kvweir/") && h1.load(SeqCst) {
+        if op == Op::Write && !path.to_string_lossy().contains(".kvweir/") && h1.load(SeqCst) {
             begins.send(()).unwrap();
             while h1.load(SeqCst) {
                 std::thread::yield_now();
@@ -87,21 +87,21 @@ fn a_keeper_that_panics_beside_a_job_keeps_the_root_until_that_ends(layout: Layo
         }
         Ok(())
     });
-    let mut a = client(FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk)));
+    let mut a = client(root.on(disk, BOUND));
     store(&mut a, &keys(0..1));
     held.store(true, SeqCst);
     a.submit_store(R, &keys(1..2));
     begun.recv().unwrap();
     armed.store(true, SeqCst);
-    soon("the tier is closed", || {
+    until("the tier is closed", || {
         a.tier.lookup(&keys(0..1)[0], R) == Lookup::Miss
     });
     a.tier.on_request_finished(R, &[]);
     // longer than two visits of a keeper
-    kvweir::sync::Bell::default().wait(0, Duration::from_millis(500));
+    pause(500);
     assert_eq!(holders(&root.path()).len(), 1, "its I/O still runs");
     held.store(false, SeqCst);
-    soon("the claim ends", || holders(&root.path()).is_empty());
+    until("the claim ends", || holders(&root.path()).is_empty());
     let mut b = join(&root, BOUND, "model");
     assert_settled(&mut b, &root);
 }
@@ -115,11 +115,11 @@ fn a_panic_while_the_root_is_read_is_an_error_and_the_root_is_free(layout: Layou
         a.tier.compact();
         drop(a);
         let disk = hook(move |op, path| {
-            let panics = op == "read" && path.to_string_lossy().contains(file) && is_keeper();
+            let panics = op == Op::Read && path.to_string_lossy().contains(file) && is_keeper();
             assert!(!panics, "on purpose");
             Ok(())
         });
-        let builder = FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk));
+        let builder = root.on(disk, BOUND);
         let (tell, told) = sync_channel(1);
         let opening = std::thread::Builder::new().name("open".into());
         let opening = opening.spawn(move || tell.send(builder.open().map(drop)));
@@ -146,8 +146,8 @@ fn a_member_whose_lock_file_was_cleaned_away_takes_it_again(layout: Layout) {
     let lock = root.path().join(".kvweir/member-00.lock");
     for other in ["model", "other"] {
         std::fs::remove_file(&lock).unwrap();
-        soon("the lock's file is there", || lock.exists());
-        soon("it is held", || holders(&root.path()).len() == 1);
+        until("the lock's file is there", || lock.exists());
+        until("it is held", || holders(&root.path()).len() == 1);
         let mut b = join(&root, BOUND, other);
         assert_eq!(holders(&root.path()).len(), 2);
         pour(&mut b, 1000..1400);
@@ -367,7 +367,7 @@ fn a_forked_child_calls_nothing_and_keeps_nothing(layout: Layout) {
     assert_eq!(holders(&root), [Some(child.id())]);
     child.kill().unwrap();
     // not waited for yet: it has ended all the same
-    soon("the root is free", || holders(&root).is_empty());
+    until("the root is free", || holders(&root).is_empty());
     assert!(
         Path::new(&format!("/proc/{last}/stat")).exists(),
         "the test tests nothing"

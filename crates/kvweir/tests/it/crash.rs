@@ -215,7 +215,7 @@ fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> 
         // every second one is killed when it has come to something, however slow the machine is
         let first = (c.kills % 2 == 0).then(|| lines.next()).flatten();
         let ms = 1 + rng.below(60);
-        kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
+        pause(ms);
         child.kill().unwrap();
         child.wait().unwrap();
         let mut acked = 0;
@@ -266,7 +266,7 @@ fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> 
             if agreed {
                 break;
             }
-            kvweir::sync::Bell::default().wait(0, Duration::from_millis(10));
+            pause(10);
         }
         let s = tier.tier.stats();
         assert!(

@@ -1,28 +1,24 @@
 //! Following a live member's journal over whatever became of its files meanwhile: what the other stored comes to be
 //! known, and what it has no more is forgotten.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use kvweir::{
-    fs::FsBuilder,
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, FaultDisk, Op, Rule},
     tier::Tier,
 };
 
 use crate::{
-    shared_root::{join, pour, soon},
+    shared_root::{join, pour},
     support::*,
 };
 
 const BOUND: u64 = 8 << 20;
 
 fn beside(root: &Root) -> (FaultDisk, Fs) {
-    let disk = FaultDisk::new(Arc::new(OsDisk));
-    let b = FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk.clone()));
-    (disk, client(b))
+    let disk = faulty();
+    let b = client(root.on(disk.clone(), BOUND));
+    (disk, b)
 }
 
 /// A member that was stopped while another compacted three times waited ever after for a generation that was folded
@@ -34,7 +30,7 @@ fn who_missed_generations_of_anothers_journal_goes_on_from_its_newest_snapshot()
         let mut a = join(&root, BOUND, "model");
         store(&mut a, &keys(0..20));
         let (disk, mut b) = beside(&root);
-        soon("b sees them", || keys(0..20).iter().all(|k| b.holds(k)));
+        until("b sees them", || keys(0..20).iter().all(|k| b.holds(k)));
         disk.add(Rule::new(op, Fault::Hang).path("/journal-00"));
         if op == Op::Open {
             a.tier.compact();
@@ -54,12 +50,12 @@ fn who_missed_generations_of_anothers_journal_goes_on_from_its_newest_snapshot()
         a.tier.compact();
         disk.heal();
         let has: Vec<_> = keys(0..35).into_iter().filter(|k| a.holds(k)).collect();
-        soon("b sees what a has", || has.iter().all(|k| b.holds(k)));
-        soon("b forgets what a has no more", || {
+        until("b sees what a has", || has.iter().all(|k| b.holds(k)));
+        until("b forgets what a has no more", || {
             keys(0..5).iter().all(|k| !b.holds(k))
         });
         pour(&mut a, n..n + 1);
-        soon("b goes on to follow", || b.holds(&keys(n..n + 1)[0]));
+        until("b goes on to follow", || b.holds(&keys(n..n + 1)[0]));
     }
 }
 
@@ -68,12 +64,10 @@ fn who_missed_generations_of_anothers_journal_goes_on_from_its_newest_snapshot()
 #[test]
 fn bytes_at_the_end_of_a_generation_that_are_no_record_hold_nobody_up() {
     let root = Root::new();
-    let disk = FaultDisk::new(Arc::new(OsDisk));
-    let a = FsBuilder::new(root.settings(BOUND), ns("model"), LEN).disk(Arc::new(disk.clone()));
-    let mut a = client(a);
+    let (disk, mut a) = beside(&root);
     store(&mut a, &keys(0..60));
     let mut b = join(&root, BOUND, "model");
-    soon("b sees them", || keys(0..60).iter().all(|k| b.holds(k)));
+    until("b sees them", || keys(0..60).iter().all(|k| b.holds(k)));
     disk.add(
         Rule::new(Op::Write, Fault::Short(300))
             .path("/journal-00")
@@ -86,11 +80,11 @@ fn bytes_at_the_end_of_a_generation_that_are_no_record_hold_nobody_up() {
     );
     disk.add(Rule::new(Op::Allocate, Fault::Errno(5)).path("/journal-00"));
     a.tier.on_request_finished(R, &keys(0..60));
-    soon("the record failed", || disk.met().len() >= 2);
+    until("the record failed", || disk.met().len() >= 2);
     a.tier.compact();
     disk.heal();
-    soon("a stores", || a.store(R, &keys(60..65)).iter().all(|o| o.is_ok()));
-    soon("b sees the next", || keys(60..65).iter().all(|k| b.holds(k)));
+    until("a stores", || a.store(R, &keys(60..65)).iter().all(|o| o.is_ok()));
+    until("b sees the next", || keys(60..65).iter().all(|k| b.holds(k)));
 }
 
 /// A member ends and comes back within a tick, having lost blocks meanwhile: what it lost is forgotten.
@@ -100,7 +94,7 @@ fn what_a_member_has_no_more_when_it_comes_back_is_forgotten() {
     let mut a = join(&root, BOUND, "model");
     store(&mut a, &keys(0..10));
     let (disk, mut b) = beside(&root);
-    soon("b sees them", || keys(0..10).iter().all(|k| b.holds(k)));
+    until("b sees them", || keys(0..10).iter().all(|k| b.holds(k)));
     disk.add(Rule::new(Op::Open, Fault::Hang).path("/ledger"));
     assert!(disk.wait_hanging(1, Duration::from_secs(10)));
     drop(a);
@@ -112,6 +106,6 @@ fn what_a_member_has_no_more_when_it_comes_back_is_forgotten() {
     }
     a.tier.compact();
     disk.heal();
-    soon("b forgets what went", || keys(0..5).iter().all(|k| !b.holds(k)));
+    until("b forgets what went", || keys(0..5).iter().all(|k| !b.holds(k)));
     assert!(b.holds(&keys(n - 1..n)[0]) || a.holds(&keys(n - 1..n)[0]));
 }

@@ -7,16 +7,14 @@ use kvweir::{
     ErrorKind,
     clock::ManualClock,
     fs::{FsBuilder, Layout, min_bound},
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, FaultDisk, Op, Rule},
     metrics::{EvictReason, RefuseReason},
     tier::{BlockOutcome, Tier, conformance::key},
 };
 
 use crate::support::{
-    FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, in_both_layouts, keys, ns, store, temps,
+    FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, faulty, file_of, in_both_layouts, keys, ns,
+    store, temps,
 };
 
 const EPERM: i32 = 1;
@@ -45,11 +43,7 @@ fn bench(bound: u64) -> Bench {
 
 /// A tier on a disk that can be broken, with ten blocks.
 pub(crate) fn bench_of(layout: Layout, bound: u64) -> Bench {
-    let (root, disk, clock) = (
-        Root::of(layout),
-        FaultDisk::new(Arc::new(OsDisk)),
-        Arc::new(ManualClock::new()),
-    );
+    let (root, disk, clock) = (Root::of(layout), faulty(), Arc::new(ManualClock::new()));
     let b = FsBuilder::new(root.settings(bound), ns("model"), LEN)
         .disk(Arc::new(disk.clone()))
         .clock(Arc::clone(&clock) as _);

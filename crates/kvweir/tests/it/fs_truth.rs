@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -16,7 +15,9 @@ use kvweir::{
     },
 };
 
-use crate::support::{FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, file_of, keys, ns, store};
+use crate::support::{
+    FILE, Fs, LEN, R, Root, all_ok, assert_settled, client, cut, file_of, flip, keys, ns, store,
+};
 
 const BOUND: u64 = 64 << 20;
 
@@ -28,26 +29,12 @@ struct Case {
 
 type Damage = Box<dyn Fn(&Case)>;
 
-fn flip(at: u64) -> Damage {
-    Box::new(move |c: &Case| {
-        let mut f = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&c.file)
-            .unwrap();
-        let mut b = [0];
-        f.seek(SeekFrom::Start(at)).unwrap();
-        f.read_exact(&mut b).unwrap();
-        f.seek(SeekFrom::Start(at)).unwrap();
-        f.write_all(&[b[0] ^ 0x10]).unwrap();
-    })
+fn flipped(at: u64) -> Damage {
+    Box::new(move |c: &Case| flip(&c.file, at))
 }
 
-fn cut(len: u64) -> Damage {
-    Box::new(move |c: &Case| {
-        let f = fs::OpenOptions::new().write(true).open(&c.file).unwrap();
-        f.set_len(len).unwrap();
-    })
+fn cut_to(len: u64) -> Damage {
+    Box::new(move |c: &Case| cut(&c.file, len))
 }
 
 fn replaced(with: impl Fn(&Case) + 'static) -> Damage {
@@ -60,22 +47,22 @@ fn replaced(with: impl Fn(&Case) + 'static) -> Damage {
 fn table() -> Vec<(&'static str, Damage, bool)> {
     let len = LEN as u64;
     let mut t: Vec<(&'static str, Damage, bool)> = vec![
-        ("first bit", flip(0), true),
-        ("middle of the payload", flip(len / 2), true),
-        ("last byte of the payload", flip(len - 1), true),
-        ("magic", flip(len), true),
-        ("key length", flip(len + 12), true),
-        ("block length", flip(len + 16), true),
-        ("payload checksum", flip(len + 24), true),
-        ("namespace", flip(len + 40), true),
-        ("key", flip(len + 80), true),
-        ("padding", flip(len + 400), true),
-        ("checksum of the trailer", flip(len + 4095), true),
-        ("empty", cut(0), true),
-        ("one byte", cut(1), true),
-        ("cut before the end of the payload", cut(len - 1), true),
-        ("cut after the payload", cut(len), true),
-        ("cut in the trailer", cut(len + 4095), true),
+        ("first bit", flipped(0), true),
+        ("middle of the payload", flipped(len / 2), true),
+        ("last byte of the payload", flipped(len - 1), true),
+        ("magic", flipped(len), true),
+        ("key length", flipped(len + 12), true),
+        ("block length", flipped(len + 16), true),
+        ("payload checksum", flipped(len + 24), true),
+        ("namespace", flipped(len + 40), true),
+        ("key", flipped(len + 80), true),
+        ("padding", flipped(len + 400), true),
+        ("checksum of the trailer", flipped(len + 4095), true),
+        ("empty", cut_to(0), true),
+        ("one byte", cut_to(1), true),
+        ("cut before the end of the payload", cut_to(len - 1), true),
+        ("cut after the payload", cut_to(len), true),
+        ("cut in the trailer", cut_to(len + 4095), true),
         (
             "a foreign byte",
             replaced(|c| fs::write(&c.file, b"x").unwrap()),
@@ -224,7 +211,7 @@ fn a_failed_block_fails_for_every_request_that_pins_it_and_is_released_once() {
     let root = Root::new();
     let (mut c, dir, _) = filled(&root, 2);
     let k = key(1);
-    flip(5)(&case(&dir, &dir, &k));
+    flipped(5)(&case(&dir, &dir, &k));
     for r in 1..=4 {
         assert!(c.lookup(&k, kvweir::tier::RequestId(r)));
     }

@@ -5,7 +5,6 @@ use std::{path::Path, sync::Arc};
 use kvweir::{
     fs::{FsBuilder, FsSettings, Layout, min_bound},
     io::{
-        OsDisk,
         fault::{Fault, FaultDisk, Op, Rule},
         sim::SimDisk,
     },
@@ -64,7 +63,7 @@ fn a_member_that_failed_before_its_journal_opens_again_beside_others() {
                 .disk(Arc::new(disk))
                 .open()
         };
-        let whole = || FaultDisk::new(Arc::new(OsDisk));
+        let whole = || faulty();
         let _other = open("other", whole()).unwrap();
         let broken = whole();
         broken.add(Rule::new(op, Fault::Errno(5)).path("journal-"));

@@ -13,23 +13,16 @@ use kvweir::{
         FsBuilder, FsSettings, Layout,
         admin::{Admin, Fault as AdminFault, LedgerState, VerifyOptions},
     },
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, FaultDisk, Op, Rule},
     tier::Tier,
 };
 
 use crate::{
-    shared_root::{join, pour, soon},
+    shared_root::{join, pour},
     support::*,
 };
 
 const BOUND: u64 = 2 << 20;
-
-fn faulty() -> FaultDisk {
-    FaultDisk::new(Arc::new(OsDisk))
-}
 
 fn on(root: &Root, disk: &FaultDisk, model: &str) -> FsBuilder {
     FsBuilder::new(root.settings(BOUND), ns(model), LEN).disk(Arc::new(disk.clone()))
@@ -51,11 +44,8 @@ fn journals(root: &Root) -> Vec<PathBuf> {
     all
 }
 
-fn flip(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(path, bytes).unwrap();
+fn flip_in_the_middle(path: &Path) {
+    flip(path, fs::metadata(path).unwrap().len() / 2);
 }
 
 /// Opens `model`, which must be able to store, and must keep to the bound with all that lies there.
@@ -73,7 +63,7 @@ fn opens_and_stores(root: &Root, model: &str, what: &str) {
 /// come to take.
 fn all_is_counted(c: &mut Fs, root: &Root, what: &str) {
     c.wait_all();
-    soon(what, || {
+    until(what, || {
         let told = c.tier.stats().resident_bytes;
         (root.du()..=root.counted()).contains(&told) && c.tier.stats().reserved_bytes == 0
     });
@@ -84,7 +74,7 @@ fn all_is_counted(c: &mut Fs, root: &Root, what: &str) {
 fn one_unusable_journal_of_a_dead_model_keeps_nobody_out(layout: Layout) {
     type Harm = fn(&Path);
     let harms: [(&str, Harm); 4] = [
-        ("a bit", flip),
+        ("a bit", flip_in_the_middle),
         ("gone", |p| fs::remove_file(p).unwrap()),
         ("empty", |p| fs::write(p, b"").unwrap()),
         ("no header", |p| fs::write(p, [7; 500]).unwrap()),
@@ -106,7 +96,7 @@ fn a_damaged_journal_of_another_costs_the_owner_of_a_whole_one_nothing(layout: L
     let mut a = join(&root, BOUND, "a");
     assert_eq!(pour(&mut a, 0..30), 30);
     let mut b = join(&root, BOUND, "b");
-    soon("b has a share", || {
+    until("b has a share", || {
         pour(&mut b, 0..30) == 30 && keys(0..30).iter().all(|k| b.holds(k))
     });
     drop(a);
@@ -114,7 +104,7 @@ fn a_damaged_journal_of_another_costs_the_owner_of_a_whole_one_nothing(layout: L
     let first = journals(&root)
         .into_iter()
         .find(|p| p.to_string_lossy().contains("-00-"));
-    flip(&first.unwrap());
+    flip_in_the_middle(&first.unwrap());
     let mut b = join(&root, BOUND, "b");
     all_ok(&b.load(R, &keys(0..30)));
     b.tier.on_request_finished(R, &[]);
@@ -191,7 +181,7 @@ fn a_take_over_that_fails_half_way_is_ended_later_and_loses_nothing() {
         let disk = faulty();
         let mut b = client(on(&root, &disk, "model"));
         let mut a = join(&root, BOUND, "model");
-        soon("a has a share", || {
+        until("a has a share", || {
             pour(&mut a, 0..40) == 40 && keys(0..40).iter().all(|k| a.holds(k))
         });
         drop(a);
@@ -201,9 +191,9 @@ fn a_take_over_that_fails_half_way_is_ended_later_and_loses_nothing() {
                 .after(skip)
                 .times(2),
         );
-        soon("the writes failed", || disk.met().len() == 2);
-        soon("b takes over what a left", || b.tier.stats().blocks == 40);
-        soon("it is written down", || journals(&root).len() == 1);
+        until("the writes failed", || disk.met().len() == 2);
+        until("b takes over what a left", || b.tier.stats().blocks == 40);
+        until("it is written down", || journals(&root).len() == 1);
         assert_settled(&mut b, &root);
         drop(b);
         let disk = faulty();

@@ -18,17 +18,6 @@ const BOUND: u64 = 16 << 20;
 /// What is done to an extent, by its table.
 type Damage = fn(&std::path::Path);
 
-/// Whether this comes true within ten seconds.
-pub(crate) fn soon(mut is: impl FnMut() -> bool) -> bool {
-    (0..500).any(|_| {
-        let yes = is();
-        if !yes {
-            kvweir::sync::Bell::default().wait(0, Duration::from_millis(20));
-        }
-        yes
-    })
-}
-
 fn filled(layout: Layout, blocks: u64) -> (Root, Fs) {
     let root = Root::of(layout);
     let mut c = root.open(BOUND);
@@ -85,13 +74,13 @@ fn an_extent_of_which_a_file_is_removed_or_cut_is_dropped_with_its_blocks_and_it
         let (before, all) = (c.tier.stats(), extents(&root.path()));
         assert!(all.len() > 2);
         damage(&all[0]);
-        assert!(soon(|| external(&c) > 0), "{what}: nobody noticed");
+        assert!(in_time(|| external(&c) > 0), "{what}: nobody noticed");
         assert!(
-            soon(|| !all[0].exists() && !data_of(&all[0]).exists()),
+            in_time(|| !all[0].exists() && !data_of(&all[0]).exists()),
             "{what}: the rest of it stays"
         );
         assert!(
-            soon(|| c.tier.stats().resident_bytes < before.resident_bytes),
+            in_time(|| c.tier.stats().resident_bytes < before.resident_bytes),
             "{what}"
         );
         let lost = external(&c);
@@ -110,7 +99,7 @@ fn an_extent_whose_slots_are_cut_is_made_whole_and_what_is_stored_next_stays() {
         fs::write(data_of(&t), []).unwrap();
     }
     let slots = |t: &std::path::Path| u64::from(slots_of(t).unwrap()) * LEN as u64;
-    assert!(soon(|| {
+    assert!(in_time(|| {
         let all = extents(&root.path());
         all.iter()
             .all(|t| fs::metadata(data_of(t)).unwrap().len() >= slots(t))
@@ -135,7 +124,7 @@ fn after_all_extents_are_removed_what_is_stored_next_stays() {
         all_ok(&c.store(R, part));
     }
     c.tier.on_request_finished(R, &[]);
-    assert!(soon(|| external(&c) == 300), "{}", external(&c));
+    assert!(in_time(|| external(&c) == 300), "{}", external(&c));
     let now = is_true_and_stays(c, &root, &keys(0..1400));
     assert_eq!(now, keys(1000..1400));
 }
@@ -148,12 +137,12 @@ fn a_lost_extent_whose_blocks_are_pinned_is_given_back_when_they_are_not() {
     for f in extent_files(&root.path()) {
         fs::remove_file(f).unwrap();
     }
-    assert!(soon(|| external(&c) == 100));
+    assert!(in_time(|| external(&c) == 100));
     assert!(pinned.iter().all(|k| !c.holds(k)), "a miss for whoever asks now");
     // who pinned them before may still read what is open
     c.load(r, &pinned[..20]);
     c.tier.on_request_finished(r, &[]);
-    assert!(soon(|| c.tier.stats().resident_bytes == root.counted()));
+    assert!(in_time(|| c.tier.stats().resident_bytes == root.counted()));
     for part in pinned.chunks(20) {
         all_ok(&c.store(R, part));
     }
@@ -165,18 +154,18 @@ fn a_root_that_is_removed_is_made_again_and_keeps_what_is_stored_next(layout: La
         let (root, mut c) = filled(layout, 100);
         fs::remove_dir_all(root.path()).unwrap();
         if wait {
-            assert!(soon(|| external(&c) == 100), "{}", external(&c));
-            assert!(soon(|| root.path().join(".kvweir/ledger").exists()));
+            assert!(in_time(|| external(&c) == 100), "{}", external(&c));
+            assert!(in_time(|| root.path().join(".kvweir/ledger").exists()));
         }
         for n in 0..20 {
             all_ok(&c.store(R, &keys(1000 + n * 10..1010 + n * 10)));
         }
         c.tier.on_request_finished(R, &[]);
         assert_eq!(c.tier.stats().breaker_opened, 0, "wait: {wait}");
-        assert!(soon(|| external(&c) == 100), "wait: {wait}: {}", external(&c));
-        assert!(soon(|| root.path().join(".kvweir/ledger").exists()));
+        assert!(in_time(|| external(&c) == 100), "wait: {wait}: {}", external(&c));
+        assert!(in_time(|| root.path().join(".kvweir/ledger").exists()));
         let config = root.path().join(ns("model").config_dir()).join("config.json");
-        assert!(soon(|| config.exists()), "it tells again what it is");
+        assert!(in_time(|| config.exists()), "it tells again what it is");
         let now = is_true_and_stays(c, &root, &keys(0..1200));
         assert_eq!(now, keys(1000..1200), "wait: {wait}");
     }
@@ -185,8 +174,8 @@ fn a_root_that_is_removed_is_made_again_and_keeps_what_is_stored_next(layout: La
 fn who_opens_a_root_that_was_made_again_shares_its_bound(layout: Layout) {
     let (root, mut c) = filled(layout, 50);
     fs::remove_dir_all(root.path()).unwrap();
-    assert!(soon(|| root.path().join(".kvweir/ledger").exists()));
-    assert!(soon(|| {
+    assert!(in_time(|| root.path().join(".kvweir/ledger").exists()));
+    assert!(in_time(|| {
         let other = builder(root.settings(BOUND / 2), "other", LEN).open();
         other.is_err_and(|e| e.to_string().contains(&format!("pid {}", std::process::id())))
     }));
@@ -220,11 +209,11 @@ fn directories_that_are_removed_cost_their_blocks_and_are_made_again() {
             }
         }
         if whole {
-            assert!(soon(|| external(&c) == 100), "{}", external(&c));
+            assert!(in_time(|| external(&c) == 100), "{}", external(&c));
         }
         all_ok(&c.store(R, &keys(0..60)));
         c.tier.on_request_finished(R, &[]);
-        assert!(soon(|| c.tier.stats().resident_bytes == root.counted()));
+        assert!(in_time(|| c.tier.stats().resident_bytes == root.counted()));
         let now = is_true_and_stays(c, &root, &keys(0..100));
         assert_eq!(now.len(), if whole { 60 } else { 100 });
     }
@@ -260,13 +249,13 @@ fn where_the_roots_parent_is_gone_stores_fail_until_it_is_back_and_no_longer() {
             c.store(R, &keys(n..n + 1));
         }
         fs::create_dir(root.0.path()).unwrap();
-        assert!(soon(|| {
+        assert!(in_time(|| {
             let mut looked = Vec::new();
             c.tier.poll(&mut looked);
             c.store(R, &keys(50..51))[0].is_ok()
         }));
         c.tier.on_request_finished(R, &[]);
-        assert!(soon(
+        assert!(in_time(
             || c.holds(&keys(50..51)[0]) || c.store(R, &keys(50..51))[0].is_ok()
         ));
     }

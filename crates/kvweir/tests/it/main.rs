@@ -17,6 +17,9 @@ mod broken_two;
 #[cfg(test)]
 mod claim;
 #[cfg(test)]
+#[path = "../support/mod.rs"]
+mod common;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod crash;
@@ -43,6 +46,8 @@ mod fs_truth;
 #[cfg(test)]
 mod handover;
 #[cfg(test)]
+mod hook;
+#[cfg(test)]
 mod journal_trust;
 #[cfg(test)]
 mod lost;
@@ -52,6 +57,7 @@ mod matrix;
 mod matrix_members;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
 mod pack;
 #[cfg(test)]
 mod pack_faults;

@@ -121,7 +121,7 @@ fn check(disk: &SimDisk, layout: Layout, boot: u8, believed: bool, what: &str) {
         if last.0 == last.1 && last.2 == 0 {
             break;
         }
-        kvweir::sync::Bell::default().wait(0, Duration::from_millis(10));
+        pause(10);
     }
     let (resident, du, reserved) = last;
     assert_eq!(resident, du, "{what}: account and du, {reserved} reserved");

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use kvweir::{
     fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{
-        Disk, OsDisk,
+        Disk,
         fault::{Fault, FaultDisk, Op, Rule},
         pool::PoolSize,
         sim::{SimDisk, SimFault},
@@ -16,7 +16,7 @@ use kvweir::{
 };
 
 use crate::{
-    shared_root::{join, pour, soon},
+    shared_root::{join, pour},
     support::*,
 };
 
@@ -53,7 +53,7 @@ fn left_by_two(layout: Layout) -> SimDisk {
     let mut a = open(&disk, layout, "a").unwrap();
     all_ok(&a.store(R, &keys(0..BLOCKS)));
     let mut b = open(&disk, layout, "b").unwrap();
-    soon("b has a share", || {
+    until("b has a share", || {
         let stored = b.store(R, &keys(0..BLOCKS)).iter().all(|o| o.is_ok());
         stored && keys(0..BLOCKS).iter().all(|k| b.holds(k))
     });
@@ -86,7 +86,7 @@ fn has_all(disk: &SimDisk, layout: Layout, model: &str, what: &str) {
     assert!(lost.is_empty(), "{what}: {model} lost {lost:?}");
     all_ok(&c.load(R, &keys(0..BLOCKS)));
     c.tier.on_request_finished(R, &[]);
-    soon(what, || {
+    until(what, || {
         let s = c.tier.stats();
         let (least, most) = (next.du(Path::new(ROOT)), counted_on(&next, Path::new(ROOT)));
         (least..=most).contains(&s.resident_bytes) && s.reserved_bytes == 0
@@ -141,10 +141,10 @@ fn whatever_call_of_a_follower_fails_it_comes_to_know_what_the_other_has() {
             store(&mut a, &keys(0..20));
             let mut followers = Vec::new();
             for n in 0..AT_ONCE {
-                let disk = FaultDisk::new(Arc::new(OsDisk));
+                let disk = faulty();
                 let b = FsBuilder::new(root.settings(8 << 20), ns("model"), LEN);
                 let mut b = client(b.disk(Arc::new(disk.clone())));
-                soon("it follows", || keys(15..20).iter().all(|k| b.holds(k)));
+                until("it follows", || keys(15..20).iter().all(|k| b.holds(k)));
                 disk.add(Rule::nth(from + n * 7 + i as u64, fault));
                 followers.push((disk, b));
             }
@@ -159,8 +159,8 @@ fn whatever_call_of_a_follower_fails_it_comes_to_know_what_the_other_has() {
                 let what = format!("{fault:?}, {from}: {:?}", disk.met());
                 let has: Vec<_> = keys(1000..n + 3).into_iter().filter(|k| a.holds(k)).collect();
                 assert!(has.len() > 3);
-                soon(&what, || has.iter().all(|k| b.holds(k)));
-                soon(&what, || keys(0..5).iter().all(|k| !b.holds(k)));
+                until(&what, || has.iter().all(|k| b.holds(k)));
+                until(&what, || keys(0..5).iter().all(|k| !b.holds(k)));
                 met += disk.met().len();
                 runs += 1;
             }

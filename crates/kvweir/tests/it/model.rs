@@ -412,7 +412,7 @@ impl Run {
             if tampered || last.0 == last.1 && s.reserved_bytes == 0 {
                 return;
             }
-            kvweir::sync::Bell::default().wait(0, Duration::from_millis(10));
+            pause(10);
         }
         let files = self.disk.files(Path::new(ROOT));
         assert_eq!(last.0, last.1, "account and du: {files:?}");

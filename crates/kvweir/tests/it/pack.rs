@@ -28,7 +28,7 @@ fn store_all(c: &mut Fs, n: u64) {
     keys(0..n).chunks(20).for_each(|part| all_ok(&c.store(R, part)));
 }
 
-fn block_files(root: &Root) -> usize {
+fn bin_files(root: &Root) -> usize {
     files(&root.path())
         .iter()
         .filter(|p| p.extension().is_some_and(|e| e == "bin"))
@@ -44,7 +44,7 @@ fn blocks_share_few_files_and_the_account_is_never_below_du() {
         let s = c.tier.stats();
         assert!(root.du() <= s.resident_bytes && s.resident_bytes <= bound(500));
     }
-    assert!(block_files(&root) < 160, "{} files", block_files(&root));
+    assert!(bin_files(&root) < 160, "{} files", bin_files(&root));
     for part in keys(0..400).chunks(16) {
         all_ok(&c.load(R, part));
     }

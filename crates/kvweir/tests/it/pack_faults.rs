@@ -9,10 +9,7 @@ use std::sync::{
 use kvweir::{
     ErrorKind,
     fs::{FsBuilder, FsSettings, Layout, min_pack_bound},
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, Op, Rule},
     metrics::EvictReason,
     tier::{BlockOutcome, RequestId, Tier, conformance::key},
 };
@@ -20,7 +17,7 @@ use kvweir::{
 use crate::{
     broken_errors::tree,
     fs_faults::{BOUND, Bench, EINVAL, EIO, ENOSPC, ESTALE, ETIMEDOUT, bench_of},
-    races::{builder, hook},
+    hook::hook,
     support::*,
 };
 
@@ -163,7 +160,7 @@ fn an_extent_that_cannot_be_made_does_not_cost_the_blocks_that_have_files() {
             n += 1;
         }
         drop(c);
-        let disk = FaultDisk::new(Arc::new(OsDisk));
+        let disk = faulty();
         disk.add(Rule::new(Op::Allocate, Fault::Errno(errno)));
         let settings = FsSettings {
             layout: Layout::Pack,
@@ -210,9 +207,9 @@ fn a_panic_in_the_middle_of_a_batch_gives_slots_and_entries_back() {
         let root = Root::of(Layout::Pack);
         let (armed, left) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(at)));
         let (a, l) = (Arc::clone(&armed), Arc::clone(&left));
-        let d = hook(move |op, p| {
+        let disk = hook(move |op, p| {
             // bytes and records, not an extent that is being made
-            let counts = op == "write" && p.extension().is_some_and(|e| e == "bin");
+            let counts = op == Op::Write && p.extension().is_some_and(|e| e == "bin");
             if counts && a.load(SeqCst) == 1 && l.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_err()
             {
                 a.store(0, SeqCst);
@@ -221,7 +218,7 @@ fn a_panic_in_the_middle_of_a_batch_gives_slots_and_entries_back() {
             Ok(())
         });
         let bound = room_for(40, Layout::Pack);
-        let mut c = client(builder(&root, bound, 2, d));
+        let mut c = client(root.on(disk, bound));
         store(&mut c, &keys(0..3));
         armed.store(1, SeqCst);
         let job = c.submit_store(RequestId(3), &keys(100..120));
@@ -293,7 +290,7 @@ fn uses_of_packed_blocks_do_not_grow_the_journal() {
     let before = journal();
     for _ in 0..50 {
         c.tier.on_request_finished(R, &keys(0..500));
-        kvweir::sync::Bell::default().wait(0, std::time::Duration::from_millis(10));
+        pause(10);
     }
     assert!(journal() <= before, "{} and {before}", journal());
 }

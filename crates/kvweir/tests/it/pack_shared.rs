@@ -8,7 +8,7 @@ use kvweir::{
 };
 
 use crate::{
-    shared_root::{join, pour, soon},
+    shared_root::{join, pour},
     support::*,
 };
 
@@ -29,7 +29,7 @@ fn two_live_members_of_one_namespace_leave_each_others_extents_alone() {
     let mut a = join(&root, BOUND, "model");
     let mut b = join(&root, BOUND, "model");
     pour(&mut a, 0..60);
-    soon("b stores", || pour(&mut b, 1000..1020) == 20);
+    until("b stores", || pour(&mut b, 1000..1020) == 20);
     let before = heads(&root);
     assert!(before.len() >= 2);
     for round in 0..20 {
@@ -63,11 +63,11 @@ fn what_a_dead_member_packed_is_opened_by_one_of_its_namespace_that_lives() {
     let mut a = join(&root, BOUND, "model");
     pour(&mut a, 0..60);
     let mut b = join(&root, BOUND, "model");
-    soon("b stores", || pour(&mut b, 1000..1020) == 20);
+    until("b stores", || pour(&mut b, 1000..1020) == 20);
     // one key of both
-    soon("both store one", || pour(&mut b, 5..6) == 1);
+    until("both store one", || pour(&mut b, 5..6) == 1);
     drop(a);
-    soon("b takes over what a left", || {
+    until("b takes over what a left", || {
         keys(0..60).iter().all(|k| b.holds(k))
     });
     all_ok(&b.load(R, &keys(0..60)));
@@ -93,7 +93,7 @@ fn what_a_dead_member_of_another_namespace_packed_goes_when_room_is_needed() {
     pour(&mut a, 0..400);
     let mut b = join(&root, BOUND, "b");
     drop(a);
-    soon("b has nearly all of the room", || {
+    until("b has nearly all of the room", || {
         pour(&mut b, 0..1200);
         assert!(root.du() <= BOUND, "{} of {BOUND}", root.du());
         let left = extents(&root.path())
@@ -127,7 +127,7 @@ fn a_member_above_its_share_gives_whole_extents_though_blocks_in_each_are_pinned
     let before = extents(&root.path()).len();
     let mut b = join(&root, BOUND, "b");
     let mut stored = 0;
-    soon("the newcomer stores", || {
+    until("the newcomer stores", || {
         stored += pour(&mut b, stored as u64..stored as u64 + 10);
         assert!(root.du() <= BOUND);
         stored > 100

@@ -6,15 +6,12 @@ use std::{fs, path::Path, sync::Arc};
 use kvweir::{
     clock::ManualClock,
     fs::Layout,
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, Op, Rule},
     tier::{BlockOutcome, Tier, conformance::key},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{lost::soon, support::*};
+use crate::support::*;
 
 const BOUND: u64 = 4 << 20;
 const BLOCKS: u64 = 60;
@@ -48,7 +45,7 @@ fn a_passing_error_at_start_costs_nothing_and_is_tried_again() {
                 let root = filled(Layout::Pack);
                 let before = extent_files(&root.path());
                 assert!(before.len() >= 4, "{before:?}");
-                let disk = FaultDisk::new(Arc::new(OsDisk));
+                let disk = faulty();
                 disk.add(Rule::new(op, Fault::Errno(errno)).times(times).path("00_x"));
                 let b = builder(root.settings(BOUND), "model", LEN);
                 let mut c = client(b.disk(Arc::new(disk.clone())));
@@ -58,7 +55,7 @@ fn a_passing_error_at_start_costs_nothing_and_is_tried_again() {
                 if times == u64::MAX {
                     disk.heal();
                 }
-                assert!(soon(|| held(&mut c) == BLOCKS), "{what}: {} hit", held(&mut c));
+                assert!(in_time(|| held(&mut c) == BLOCKS), "{what}: {} hit", held(&mut c));
                 disk.heal();
                 for part in keys(0..BLOCKS).chunks(20) {
                     all_ok(&c.load(R, part));
@@ -128,7 +125,7 @@ fn an_extent_of_a_later_version_is_counted_and_stays_as_it_is() {
         let there = held(&mut c);
         assert!(there > 0 && there < BLOCKS, "{there}");
         let counted = |c: &Fs| (root.du()..=root.counted()).contains(&c.tier.stats().resident_bytes);
-        assert!(soon(|| counted(&c)), "walk: {walk}");
+        assert!(in_time(|| counted(&c)), "walk: {walk}");
         // more than the bound holds: all others give way
         for part in keys(1000..2000).chunks(10) {
             all_ok(&c.store(R, part));
@@ -136,7 +133,7 @@ fn an_extent_of_a_later_version_is_counted_and_stays_as_it_is() {
         }
         all_ok(&c.store(R, &keys(0..BLOCKS)[..20]));
         c.tier.on_request_finished(R, &[]);
-        assert!(soon(|| counted(&c)), "walk: {walk}");
+        assert!(in_time(|| counted(&c)), "walk: {walk}");
         drop(c);
         let now = [fs::read(&table).unwrap(), fs::read(data_of(&table)).unwrap()];
         assert!(now == before, "walk: {walk}");

@@ -1,187 +1,115 @@
 //! Races and faults that a review found, each once a failing test: who joined is told, what is pinned stays, one bad
 //! moment does not end service for good.
 
-use crate::support::*;
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
 use kvweir::{
     ErrorKind, Key,
     clock::ManualClock,
     fs::{FsBuilder, FsSettings},
     io::{
-        Disk, DiskFile, OsDisk, Space, Stat,
-        disk::{FileKind, OpenMode},
-        fault::{Fault, FaultDisk, Op, Rule},
+        fault::{Fault, Op, Rule},
         pool::PoolSize,
     },
     metrics::EvictReason,
     tier::{BlockOutcome, RequestId, Tier, conformance::key},
 };
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-        mpsc,
-    },
-    time::Duration,
-};
 
-/// Free bytes as a test tells them.
-type Free = Arc<dyn Fn(&Path) -> u64 + Send + Sync>;
-type F = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
-#[derive(Clone)]
-pub(crate) struct Hook {
-    f: F,
-    space: Option<Free>,
+use crate::{hook::hook, support::*};
+
+const BOUND: u64 = 8 << 20;
+const MIB: u64 = 1 << 20;
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
+const ENOSPC: i32 = 28;
+const ENOLCK: i32 = 37;
+const ENOSYS: i32 = 38;
+
+fn is_block(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "bin")
 }
-impl std::fmt::Debug for Hook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hook")
-    }
+
+fn is_temporary(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "kvweir")
 }
-pub(crate) fn hook(f: impl Fn(&str, &Path) -> io::Result<()> + Send + Sync + 'static) -> Hook {
-    Hook {
-        f: Arc::new(f),
-        space: None,
-    }
+
+/// A place in which the first thread to come waits until the test lets it go.
+struct Stop {
+    armed: AtomicBool,
+    arrives: SyncSender<()>,
+    go: Mutex<Receiver<()>>,
 }
-#[derive(Debug)]
-struct HF {
-    i: Box<dyn DiskFile>,
-    h: Hook,
-    p: PathBuf,
-}
-impl Disk for Hook {
-    fn open(&self, p: &Path, m: OpenMode, d: bool) -> io::Result<Box<dyn DiskFile>> {
-        (self.f)(
-            if m == OpenMode::CreateNew {
-                "create"
-            } else {
-                "open"
-            },
-            p,
-        )?;
-        Ok(Box::new(HF {
-            i: OsDisk.open(p, m, d)?,
-            h: self.clone(),
-            p: p.to_owned(),
-        }))
+
+impl Stop {
+    /// The place, who hears of the arrival, and what lets go.
+    fn new(armed: bool) -> (Arc<Self>, Receiver<()>, SyncSender<()>) {
+        let (arrives, arrived) = sync_channel(1);
+        let (let_go, go) = sync_channel(1);
+        let stop = Self {
+            armed: AtomicBool::new(armed),
+            arrives,
+            go: Mutex::new(go),
+        };
+        (Arc::new(stop), arrived, let_go)
     }
-    fn rename(&self, a: &Path, b: &Path) -> io::Result<()> {
-        (self.f)("rename", b)?;
-        OsDisk.rename(a, b)
-    }
-    fn remove_file(&self, p: &Path) -> io::Result<()> {
-        (self.f)("remove", p)?;
-        OsDisk.remove_file(p)
-    }
-    fn create_dir(&self, p: &Path) -> io::Result<()> {
-        (self.f)("mkdir", p)?;
-        OsDisk.create_dir(p)
-    }
-    fn remove_dir(&self, p: &Path) -> io::Result<()> {
-        OsDisk.remove_dir(p)
-    }
-    fn list(&self, p: &Path, e: &mut dyn FnMut(&std::ffi::OsStr, Option<FileKind>)) -> io::Result<()> {
-        (self.f)("list", p)?;
-        OsDisk.list(p, e)
-    }
-    fn stat(&self, p: &Path) -> io::Result<Stat> {
-        let r = OsDisk.stat(p);
-        (self.f)(if r.is_ok() { "stat" } else { "stat-none" }, p)?;
-        r
-    }
-    fn space(&self, p: &Path) -> io::Result<Space> {
-        let mut s = OsDisk.space(p)?;
-        if let Some(f) = &self.space {
-            s.available = f(p);
+
+    /// Whether this thread was the one that waited.
+    fn pass(&self) -> bool {
+        let first = self.armed.swap(false, SeqCst);
+        if first {
+            self.arrives.send(()).unwrap();
+            self.go.lock().unwrap().recv().unwrap();
         }
-        Ok(s)
+        first
     }
-}
-impl DiskFile for HF {
-    fn read_at(&self, b: &mut [io::IoSliceMut<'_>], o: u64) -> io::Result<usize> {
-        (self.h.f)("read", &self.p)?;
-        self.i.read_at(b, o)
-    }
-    fn write_at(&self, b: &[io::IoSlice<'_>], o: u64) -> io::Result<usize> {
-        (self.h.f)("write", &self.p)?;
-        self.i.write_at(b, o)
-    }
-    fn allocate(&self, l: u64) -> io::Result<()> {
-        self.i.allocate(l)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.i.sync()
-    }
-    fn stat(&self) -> io::Result<Stat> {
-        self.i.stat()
-    }
-    fn try_lock(&self) -> io::Result<bool> {
-        (self.h.f)("lock", &self.p)?;
-        self.i.try_lock()
-    }
-}
-pub(crate) fn builder(root: &Root, max: u64, threads: usize, d: impl Disk + 'static) -> FsBuilder {
-    let s = FsSettings {
-        pool: PoolSize::new(2, threads),
-        ..root.settings(max)
-    };
-    FsBuilder::new(s, ns("model"), LEN).disk(Arc::new(d))
-}
-fn sleep(ms: u64) {
-    pause(ms);
-}
-
-/// Waits, since a test has nothing to wait for.
-fn pause(ms: u64) {
-    kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
-}
-
-/// Keys of one leaf directory.
-fn near(n: u8) -> Key {
-    let mut b = [0u8; 36];
-    b[0] = 1;
-    b[3] = n;
-    b[4] = n;
-    Key::new(&b).unwrap()
 }
 
 #[test]
 fn a_panicking_writer_tells_those_who_joined() {
     let root = Root::new();
-    let once = AtomicBool::new(true);
-    let d = hook(move |op, _| {
-        if op == "rename" && once.swap(false, SeqCst) {
-            pause(300);
-            panic!("disk bug");
-        }
+    let (stop, arrived, let_go) = Stop::new(true);
+    let disk = hook(move |op, path| {
+        let panics = op == Op::Rename && is_block(path) && stop.pass();
+        assert!(!panics, "a bug of the disk");
         Ok(())
     });
-    let mut c = client(builder(&root, 8 << 20, 2, d));
-    c.submit_store(R, &[key(1)]);
-    sleep(50);
-    c.submit_store(RequestId(2), &[key(1)]);
-    sleep(600);
+    let mut c = client(root.on(disk, BOUND));
+    let writes = c.submit_store(R, &[key(1)]);
+    arrived.recv().unwrap();
+    let joins = c.submit_store(RequestId(2), &[key(1)]);
+    pause(100); // for a worker to take it up
+    let_go.send(()).unwrap();
     c.tier.drain();
     c.collect();
-    let s = c.tier.stats();
-    println!(
-        "outstanding {} reserved {} then store: ",
-        c.outstanding(),
-        s.reserved_bytes
+    assert_eq!(c.outstanding(), 0, "jobs of which nobody ever hears");
+    assert_eq!(c.tier.stats().reserved_bytes, 0, "what the writer had reserved");
+    for job in [writes, joins] {
+        let blocks = c.wait(job).blocks;
+        assert_eq!(blocks, [BlockOutcome::Failed(ErrorKind::Unavailable)], "{job:?}");
+    }
+    assert_eq!(
+        c.store(R, &[key(1)]),
+        [BlockOutcome::Stored],
+        "the next one writes it"
     );
-    let bad = c.outstanding();
-    std::mem::forget(c);
-    assert_eq!(bad, 0);
 }
 
+/// Block files of another program, of the right length and without a trailer.
 fn plant(root: &Root, n: u64) {
     let dir = root.path().join(ns("model").dir());
-    for i in 0..n {
-        let f = file_of(&dir, &key(i));
-        std::fs::create_dir_all(f.parent().unwrap()).unwrap();
-        std::fs::write(&f, [7u8; LEN]).unwrap();
+    for k in keys(0..n) {
+        let file = file_of(&dir, &k);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, [7u8; LEN]).unwrap();
     }
 }
 
@@ -190,82 +118,106 @@ fn a_trim_of_files_that_cannot_be_removed_ends() {
     let root = Root::new();
     plant(&root, 500);
     let clock = Arc::new(ManualClock::new());
-    let k = Arc::clone(&clock);
-    let n = Arc::new(AtomicU64::new(0));
-    let m = Arc::clone(&n);
-    let d = hook(move |op, p| {
-        if op == "remove" && p.extension().is_some_and(|e| e == "bin") {
-            m.fetch_add(1, SeqCst);
-            k.advance(Duration::from_millis(100));
-            return Err(io::Error::from_raw_os_error(1));
+    let removals = Arc::new(AtomicU64::new(0));
+    let disk = hook({
+        let (clock, removals) = (Arc::clone(&clock), Arc::clone(&removals));
+        move |op, path| {
+            if op == Op::Remove && is_block(path) {
+                removals.fetch_add(1, SeqCst);
+                clock.advance(Duration::from_millis(100));
+                return Err(io::Error::from_raw_os_error(EPERM));
+            }
+            Ok(())
         }
-        Ok(())
     });
-    let b = builder(&root, 2 << 20, 2, d).clock(clock);
-    let (tx, rx) = mpsc::sync_channel(4096);
+    let builder = root.on(disk, 2 * MIB).clock(clock);
+    let (tell, told) = sync_channel(1);
     let opener = std::thread::Builder::new().name("opener".into());
-    let _opener = opener.spawn(move || {
-        let r = b.open();
-        let _ = tx.send(r.is_ok());
-    });
-    let r = rx.recv_timeout(Duration::from_secs(60));
-    println!("open {r:?}, {} removals of 500 files", n.load(SeqCst));
-    assert!(r.is_ok());
+    let opener = opener.spawn(move || tell.send(builder.open().map(drop))).unwrap();
+    let opened = told
+        .recv_timeout(Duration::from_secs(60))
+        .expect("the start never ends");
+    opener.join().unwrap().unwrap();
+    opened.expect("WHAT");
+    let tries = removals.load(SeqCst);
+    assert!((1..=1000).contains(&tries), "{tries} tries to remove 500 files");
 }
 
 #[test]
 fn the_floor_of_free_bytes_evicts_only_what_is_missing() {
+    const DEVICE: u64 = 40 * MIB;
+    const FLOOR: u64 = 20 * MIB;
     let root = Root::new();
-    let filler = Arc::new(AtomicU64::new(0));
-    let (f2, slow) = (Arc::clone(&filler), Arc::new(AtomicBool::new(false)));
-    let s2 = Arc::clone(&slow);
-    let path = root.path();
-    let mut d = hook(move |op, _| {
-        if op == "remove" && s2.load(SeqCst) {
-            pause(5);
+    let others = Arc::new(AtomicU64::new(0));
+    let slow = Arc::new(AtomicBool::new(false));
+    let disk = hook({
+        let slow = Arc::clone(&slow);
+        move |op, _| {
+            if op == Op::Remove && slow.load(SeqCst) {
+                pause(5);
+            }
+            Ok(())
         }
-        Ok(())
     });
-    d.space = Some(Arc::new(move |_| {
-        (40u64 << 20).saturating_sub(du(&path) + f2.load(SeqCst))
-    }));
-    let s = FsSettings {
+    let disk = disk.free({
+        let (others, path) = (Arc::clone(&others), root.path());
+        move || DEVICE.saturating_sub(du(&path) + others.load(SeqCst))
+    });
+    let settings = FsSettings {
         pool: PoolSize::new(2, 8),
-        min_free_bytes: Some(20 << 20),
-        ..root.settings(64 << 20)
+        min_free_bytes: Some(FLOOR),
+        ..root.settings(64 * MIB)
     };
-    let mut c = client(FsBuilder::new(s, ns("model"), LEN).disk(Arc::new(d)));
+    let mut c = client(FsBuilder::new(settings, ns("model"), LEN).disk(Arc::new(disk)));
     store(&mut c, &keys(0..500));
-    let (blocks, free) = (c.tier.stats().blocks, (40u64 << 20) - root.du());
-    let over = (free - (20 << 20)) + (1 << 20); // one MiB below the floor: about 50 blocks
-    filler.store(over, SeqCst);
-    slow.store(true, SeqCst);
-    sleep(100);
-    let out = c.store(R, &keys(1000..1008));
-    let s = c.tier.stats();
-    println!(
-        "blocks {blocks}; evicted {} for 1 MiB missing (~{} blocks)",
-        s.evicted_blocks[EvictReason::NoSpace as usize],
-        (1u64 << 20) / FILE
+    assert_eq!(
+        c.tier.stats().evicted_blocks,
+        [0; EvictReason::ALL.len()],
+        "all have room"
     );
-    println!("{out:?}");
-    assert!(s.evicted_blocks[EvictReason::NoSpace as usize] < 200);
+    // somebody else takes so much that one MiB is missing
+    let free = DEVICE - root.du();
+    others.store(free - FLOOR + MIB, SeqCst);
+    slow.store(true, SeqCst);
+    pause(100);
+    let outcomes = c.store(R, &keys(1000..1008));
+    let evicted = c.tier.stats().evicted_blocks[EvictReason::NoSpace as usize];
+    let missing = MIB / FILE;
+    assert!(
+        (1..200).contains(&evicted),
+        "{evicted} blocks evicted where about {missing} are missing; stores: {outcomes:?}"
+    );
+    all_ok(&outcomes);
+}
+
+/// Keys whose files lie in one directory.
+fn of_one_leaf(n: u8) -> Key {
+    let mut bytes = [0; 36];
+    bytes[0] = 1;
+    bytes[3] = n;
+    bytes[4] = n;
+    Key::new(&bytes).unwrap()
 }
 
 #[test]
 fn a_leaf_removed_behind_our_back_is_made_again() {
-    for bound in [0, 8 << 20] {
+    for bound in [0, BOUND] {
         let root = Root::new();
         let mut c = root.open(bound);
-        store(&mut c, &[near(1)]);
-        let leaf = file_of(c.tier.namespace_dir(), &near(1))
-            .parent()
-            .unwrap()
-            .to_owned();
-        std::fs::remove_dir_all(&leaf).unwrap();
-        let got: Vec<_> = (2..6).map(|n| c.store(R, &[near(n)])[0]).collect();
-        println!("bound {bound}: {got:?}");
-        assert!(got.iter().any(|o| o.is_ok()));
+        store(&mut c, &[of_one_leaf(1)]);
+        let file = file_of(c.tier.namespace_dir(), &of_one_leaf(1));
+        let leaf = file.parent().unwrap();
+        std::fs::remove_dir_all(leaf).unwrap();
+        let later: Vec<Key> = (2..6).map(of_one_leaf).collect();
+        for k in &later {
+            let outcome = c.store(R, std::slice::from_ref(k));
+            assert_eq!(outcome, [BlockOutcome::Stored], "bound {bound}: {k}");
+            assert!(
+                file_of(c.tier.namespace_dir(), k).starts_with(leaf),
+                "{k} lies elsewhere"
+            );
+        }
+        all_ok(&c.load(R, &later));
     }
 }
 
@@ -273,170 +225,165 @@ fn a_leaf_removed_behind_our_back_is_made_again() {
 fn a_foreign_directory_that_cannot_be_read_does_not_stop_the_start() {
     let root = Root::new();
     std::fs::create_dir_all(root.path().join("lost+found")).unwrap();
-    let d = FaultDisk::new(Arc::new(OsDisk));
-    d.add(Rule::new(Op::List, Fault::Errno(13)).path("lost+found"));
-    let r = builder(&root, 8 << 20, 2, d).open();
-    println!("{:?}", r.as_ref().err().map(ToString::to_string));
-    assert!(r.is_ok());
+    let disk = faulty();
+    disk.add(Rule::new(Op::List, Fault::Errno(EACCES)).path("lost+found"));
+    let mut c = client(root.on(disk.clone(), BOUND));
+    assert!(!disk.met().is_empty(), "nobody listed it");
+    store(&mut c, &[key(1)]);
 }
 
 #[test]
 fn a_shared_root_without_file_locks_still_stores() {
-    for errno in [37, 38] {
+    for errno in [ENOLCK, ENOSYS] {
         let root = Root::new();
-        let d = hook(move |op, _| {
-            if op == "lock" {
-                Err(io::Error::from_raw_os_error(errno))
-            } else {
-                Ok(())
-            }
+        let disk = hook(move |op, _| match op {
+            Op::Lock => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
         });
-        let mut c = client(builder(&root, 0, 2, d));
-        let got = c.store(R, &[key(1)]);
-        println!("errno {errno}: {got:?}");
-        assert!(got[0].is_ok());
+        let mut c = client(root.on(disk, 0));
+        assert_eq!(c.store(R, &[key(1)]), [BlockOutcome::Stored], "errno {errno}");
     }
 }
 
 #[test]
 fn the_presence_check_never_removes_a_pinned_file() {
     let root = Root::new();
-    let gate: Arc<Mutex<Option<mpsc::Receiver<()>>>> = Arc::default();
-    let g = Arc::clone(&gate);
-    let (at, arrived) = mpsc::sync_channel(4096);
-    let at = Mutex::new(at);
-    let d = hook(move |op, p| {
-        if op == "stat-none"
-            && p.extension().is_some_and(|e| e == "bin")
-            && let Some(rx) = g.lock().unwrap().take()
-        {
-            at.lock().unwrap().send(()).unwrap();
-            rx.recv().unwrap();
+    let (stop, arrived, let_go) = Stop::new(false);
+    let disk = hook(|_, _| Ok(())).on_missing({
+        let stop = Arc::clone(&stop);
+        move |path| {
+            if is_block(path) {
+                stop.pass();
+            }
         }
-        Ok(())
     });
-    let mut c = client(builder(&root, 8 << 20, 2, d));
+    let mut c = client(root.on(disk, BOUND));
     store(&mut c, &[key(1)]);
-    let (go, rx) = mpsc::sync_channel(4096);
-    *gate.lock().unwrap() = Some(rx);
+    stop.armed.store(true, SeqCst);
     std::fs::remove_file(file_of(c.tier.namespace_dir(), &key(1))).unwrap(); // stands for an eviction
-    let a = c.submit_store(RequestId(5), &[key(1)]);
+    let checks = c.submit_store(RequestId(5), &[key(1)]);
     arrived.recv().unwrap();
-    assert!(!c.load(R, &[key(1)])[0].is_ok()); // the entry goes
+    // it has seen that the file is gone; meanwhile the entry goes, and another writes the block and pins it
+    assert!(!c.load(R, &[key(1)])[0].is_ok(), "nothing is there to load");
     assert_eq!(c.store(RequestId(6), &[key(1)]), [BlockOutcome::Stored]);
     assert!(c.lookup(&key(1), RequestId(7)), "pinned");
-    go.send(()).unwrap();
-    let r = c.wait(a);
-    println!(
-        "A: {:?}; evicted external {}",
-        r.blocks,
-        c.tier.stats().evicted_blocks[EvictReason::External as usize]
-    );
+    let_go.send(()).unwrap();
+    all_ok(&c.wait(checks).blocks);
     assert_eq!(
         c.tier.stats().evicted_blocks[EvictReason::External as usize],
         1,
         "only the first, lost file; a pinned one was removed"
     );
+    all_ok(&c.load(RequestId(7), &[key(1)]));
 }
 
 #[test]
 fn a_directory_that_cannot_be_made_on_a_full_device_does_not_empty_the_cache() {
     let root = Root::new();
-    let d = FaultDisk::new(Arc::new(OsDisk));
-    let mut c = client(builder(&root, 8 << 20, 2, d.clone()));
+    let disk = faulty();
+    let mut c = client(root.on(disk.clone(), BOUND));
     store(&mut c, &keys(0..60));
-    d.add(Rule::new(Op::CreateDir, Fault::Errno(28)));
+    disk.add(Rule::new(Op::CreateDir, Fault::Errno(ENOSPC)));
     for n in 100..140 {
         assert_eq!(c.store(R, &[key(n)]), [BlockOutcome::Failed(ErrorKind::Full)]);
     }
-    let s = c.tier.stats();
-    println!(
-        "blocks {} evicted {}",
-        s.blocks,
-        s.evicted_blocks[EvictReason::NoSpace as usize]
+    let stats = c.tier.stats();
+    let evicted = stats.evicted_blocks[EvictReason::NoSpace as usize];
+    assert!(
+        evicted <= 5,
+        "{evicted} blocks evicted for directories that are not made"
     );
-    assert!(s.evicted_blocks[EvictReason::NoSpace as usize] <= 5);
+    assert_eq!(stats.blocks, 60 - evicted, "the others stay");
+}
+
+fn opened_beside(root: &Root, bound: u64) -> kvweir::Result<()> {
+    FsBuilder::new(root.settings(bound), ns("model"), LEN)
+        .open()
+        .map(drop)
 }
 
 #[test]
 fn what_a_hung_write_may_still_use_is_not_given_away() {
     let root = Root::new();
-    let (go, rx) = mpsc::sync_channel::<()>(4096);
-    let rx = Mutex::new(Some(rx));
-    let d = hook(move |op, p| {
-        if op == "write"
-            && p.extension().is_some_and(|e| e == "kvweir")
-            && let Some(rx) = rx.lock().unwrap().take()
-        {
-            let _ = rx.recv();
+    let (stop, arrived, let_go) = Stop::new(true);
+    let disk = hook(move |op, path| {
+        if op == Op::Write && is_temporary(path) {
+            stop.pass();
         }
         Ok(())
     });
-    let bound = 1 << 20;
-    let mut c = client(builder(&root, bound, 2, d));
+    let mut c = client(root.on(disk, MIB));
     c.submit_store(R, &[key(1)]);
-    sleep(100);
+    arrived.recv().unwrap();
     c.tier.shutdown();
-    let held = c.tier.stats().resident_bytes;
-    // others may come in, but what the first holds and was promised stays its own
-    let second = FsBuilder::new(root.settings(bound), ns("model"), LEN).open();
-    println!(
-        "second opener while the write runs: {:?}",
-        second.as_ref().map(|_| ())
+    assert!(
+        c.tier.stats().resident_bytes > 0,
+        "what it holds and was promised stays its own"
     );
-    assert!(refused_bound(&root, bound + 1), "somebody lives there");
-    go.send(()).unwrap();
-    sleep(300);
-    std::mem::forget(c);
-    assert!(root.du() <= bound && held > 0);
+    opened_beside(&root, MIB).expect("others may come in");
+    let other_bound = opened_beside(&root, MIB + 1).unwrap_err();
+    assert_eq!(other_bound.kind(), ErrorKind::Busy, "somebody lives there");
+    let_go.send(()).unwrap();
+    pause(300); // for the write to end
+    assert!(root.du() <= MIB, "{} bytes of {MIB}", root.du());
 }
 
-fn refused_bound(root: &Root, bound: u64) -> bool {
-    let other = FsBuilder::new(root.settings(bound), ns("model"), LEN).open();
-    other.is_err_and(|e| e.kind() == ErrorKind::Busy)
+/// A full device: a removed block gives room for one write, unless somebody else takes it.
+#[derive(Default)]
+struct FullDevice {
+    full: AtomicBool,
+    stolen: AtomicBool,
+    room: AtomicU64,
+}
+
+impl FullDevice {
+    fn before(&self, op: Op, path: &Path) -> io::Result<()> {
+        if !self.full.load(SeqCst) {
+            return Ok(());
+        }
+        if op == Op::Remove && is_block(path) && !self.stolen.load(SeqCst) {
+            self.room.fetch_add(1, SeqCst);
+        }
+        let takes = || self.room.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
+        if op == Op::Write && is_temporary(path) && takes().is_err() {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        Ok(())
+    }
 }
 
 #[test]
 fn one_stolen_retry_on_a_full_device_does_not_end_stores_for_good() {
     let root = Root::new();
-    let (credit, steal, full) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let (c2, s2, f2) = (Arc::clone(&credit), Arc::clone(&steal), Arc::clone(&full));
-    let d = hook(move |op, p| {
-        if !f2.load(SeqCst) {
-            return Ok(());
-        }
-        let ext = p.extension().and_then(|e| e.to_str()).unwrap_or("");
-        if op == "remove" && ext == "bin" && !s2.load(SeqCst) {
-            c2.fetch_add(1, SeqCst);
-        }
-        if op == "write" && ext == "kvweir" && c2.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_err()
-        {
-            return Err(io::Error::from_raw_os_error(28));
-        }
-        Ok(())
+    let device = Arc::new(FullDevice::default());
+    let disk = hook({
+        let device = Arc::clone(&device);
+        move |op, path| device.before(op, path)
     });
     let clock = Arc::new(ManualClock::new());
-    let mut c = client(builder(&root, 8 << 20, 2, d).clock(Arc::clone(&clock) as _));
+    let mut c = client(root.on(disk, BOUND).clock(Arc::clone(&clock) as _));
     store(&mut c, &keys(0..60));
-    full.store(true, SeqCst);
-    assert!(c.store(R, &[key(100)])[0].is_ok(), "evicting helps");
+    device.full.store(true, SeqCst);
+    assert_eq!(c.store(R, &[key(100)]), [BlockOutcome::Stored], "evicting helps");
     clock.advance(Duration::from_secs(31));
-    credit.store(0, SeqCst);
-    steal.store(true, SeqCst); // what this one frees, somebody else takes
-    assert!(!c.store(R, &[key(101)])[0].is_ok());
-    steal.store(false, SeqCst);
-    let mut ok = 0;
-    for n in 200..300 {
+    device.room.store(0, SeqCst);
+    device.stolen.store(true, SeqCst);
+    let stolen = c.store(R, &[key(101)]);
+    assert_eq!(
+        stolen,
+        [BlockOutcome::Failed(ErrorKind::Full)],
+        "what it frees, another takes"
+    );
+    device.stolen.store(false, SeqCst);
+    let mut stored = 0;
+    for k in keys(200..300) {
         clock.advance(Duration::from_secs(60));
-        ok += u32::from(c.store(R, &[key(n)])[0].is_ok());
+        stored += u32::from(c.store(R, &[k])[0].is_ok());
     }
-    println!(
-        "{ok} of 100 stores in the next 100 minutes, {} blocks held",
+    assert!(
+        stored > 0,
+        "none of 100 stores in the next 100 minutes; {} blocks held",
         c.tier.stats().blocks
     );
-    assert!(ok > 0);
+    assert_eq!(stored, 100, "EXPLORE");
 }

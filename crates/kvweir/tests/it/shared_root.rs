@@ -17,21 +17,6 @@ pub(crate) fn join(root: &Root, bound: u64, model: &str) -> Client<FsTier> {
     client(FsBuilder::new(root.settings(bound), ns(model), LEN))
 }
 
-fn wait(ms: u64) {
-    kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
-}
-
-/// Until `good`, at most ten seconds.
-pub(crate) fn soon(what: &str, mut good: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if good() {
-            return;
-        }
-        wait(20);
-    }
-    panic!("not within ten seconds: {what}");
-}
-
 /// Stores what can be stored of `range`, one by one; returns how many were.
 pub(crate) fn pour(c: &mut Fs, range: std::ops::Range<u64>) -> usize {
     let n = keys(range)
@@ -50,12 +35,12 @@ fn two_models_share_one_bound_and_a_newcomer_gets_its_part(layout: Layout) {
     let full = a.tier.stats().blocks;
     let mut b = join(&root, bound, "b");
     let mut stored = 0;
-    soon("the newcomer holds a third of what the first held alone", || {
+    until("the newcomer holds a third of what the first held alone", || {
         stored += pour(&mut b, 0..400) as u64;
         assert!(root.du() <= bound, "{} of {bound}", root.du());
         b.tier.stats().blocks > full / 3
     });
-    soon("both together are below the bound", || root.du() <= bound);
+    until("both together are below the bound", || root.du() <= bound);
     assert!(
         a.tier.stats().blocks > full / 3,
         "and the first keeps its own part"
@@ -70,12 +55,12 @@ fn members_of_one_namespace_see_each_others_blocks_without_a_walk() {
     let mut a = join(&root, 8 << 20, "model");
     store(&mut a, &keys(0..20));
     let mut b = join(&root, 8 << 20, "model");
-    soon("b sees what a stored before", || {
+    until("b sees what a stored before", || {
         keys(0..20).iter().all(|k| b.holds(k))
     });
     all_ok(&b.load(R, &keys(0..20)));
     store(&mut a, &keys(20..30));
-    soon("b sees what a stores now", || {
+    until("b sees what a stores now", || {
         keys(20..30).iter().all(|k| b.holds(k))
     });
     // nothing is stored twice
@@ -93,7 +78,7 @@ fn members_of_one_namespace_see_each_others_blocks_without_a_walk() {
     a.tier.on_request_finished(R, &[]);
     b.tier.on_request_finished(R, &[]);
     drop(a);
-    soon("b takes over what a left", || b.tier.stats().blocks == 30);
+    until("b takes over what a left", || b.tier.stats().blocks == 30);
     all_ok(&b.load(R, &keys(0..30)));
     assert_settled(&mut b, &root);
 }
@@ -104,7 +89,7 @@ fn a_peers_block_that_is_gone_is_one_miss_and_then_stored_again() {
     let mut a = join(&root, 8 << 20, "model");
     store(&mut a, &keys(0..3));
     let mut b = join(&root, 8 << 20, "model");
-    soon("b sees them", || keys(0..3).iter().all(|k| b.holds(k)));
+    until("b sees them", || keys(0..3).iter().all(|k| b.holds(k)));
     std::fs::remove_file(file_of(a.tier.namespace_dir(), &keys(1..2)[0])).unwrap();
     let got = b.load(R, &keys(0..3));
     assert!(got[0].is_ok() && !got[1].is_ok() && got[2].is_ok(), "{got:?}");
@@ -225,7 +210,7 @@ fn the_journal_stays_within_twice_what_it_describes_and_inside_the_bound() {
         pour(&mut c, n * 40..n * 40 + 60);
         assert!(root.du() <= bound);
     }
-    soon("the journal is folded", || {
+    until("the journal is folded", || {
         let journals: u64 = files(&root.path().join(".kvweir")).iter().map(|p| du(p)).sum();
         journals < 256 << 10
     });
@@ -245,7 +230,7 @@ fn left_by_another(root: &Root) -> FaultDisk {
     let dir = c.tier.namespace_dir().to_owned();
     drop(c);
     root.forget_journal();
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     disk.add(Rule::new(Op::List, Fault::Hang).path(dir.file_name().unwrap().to_str().unwrap()));
     disk
 }
@@ -266,15 +251,15 @@ fn who_opens_while_another_walks_waits_for_its_share_without_holding_up_its_engi
     let mut waits = enter(&root, Arc::new(OsDisk), "other");
     assert!(walks.tier.is_trimming() && waits.tier.is_trimming());
     assert!(!waits.store(R, &keys(0..1))[0].is_ok() && !waits.holds(&keys(0..1)[0]));
-    wait(6000);
+    pause(6000);
     assert!(waits.tier.is_trimming(), "it does not give up after a while");
     disk.heal();
     disk.release();
-    soon("both are open", || {
+    until("both are open", || {
         !walks.tier.is_trimming() && !waits.tier.is_trimming()
     });
     assert_eq!(walks.tier.stats().recovered_blocks, 20);
-    soon("both store", || {
+    until("both store", || {
         pour(&mut waits, 0..1) == 1 && pour(&mut walks, 30..31) == 1
     });
     assert!(root.du() <= 8 << 20);
@@ -288,15 +273,15 @@ fn a_walk_whose_walker_ended_is_begun_again_by_the_next_also_beside_others(layou
     walks.tier.shutdown();
     disk.heal();
     disk.release();
-    wait(300);
+    pause(300);
     assert!(waits.tier.is_trimming(), "nobody knows yet what is there");
     let mut next = enter(&root, Arc::new(OsDisk), "model");
-    soon("the next walks", || {
+    until("the next walks", || {
         !next.tier.is_trimming() && !waits.tier.is_trimming()
     });
     assert_eq!(next.tier.stats().recovered_blocks, 20);
     all_ok(&next.load(R, &keys(0..20)));
-    soon("both store", || {
+    until("both store", || {
         pour(&mut waits, 0..1) == 1 && pour(&mut next, 30..31) == 1
     });
     // all that lies there is leased: more is not let in
@@ -316,7 +301,7 @@ in_both_layouts! {
 fn a_root_that_another_process_makes_at_the_same_moment_is_opened() {
     let root = Root::new();
     std::fs::create_dir(root.path()).unwrap();
-    let disk = Arc::new(FaultDisk::new(Arc::new(OsDisk)));
+    let disk = Arc::new(faulty());
     // it is not there when it is looked for, and there when it is to be made
     disk.add(Rule::new(Op::Stat, Fault::Errno(2)).path("/kv").times(1));
     let builder = FsBuilder::new(root.settings(8 << 20), ns("model"), LEN);
@@ -353,7 +338,7 @@ fn directories_that_two_members_share_are_counted_by_nobody_once_they_are_gone()
     };
     let mut a = join(&root, bound, "model");
     let mut b = join(&root, bound, "model");
-    soon("b has a share", || pour(&mut b, 0..1) == 1);
+    until("b has a share", || pour(&mut b, 0..1) == 1);
     let all = |who| (0..60).map(move |n| key(n * 257, who)).collect::<Vec<_>>();
     store(&mut a, &all(1));
     store(&mut b, &all(2));
@@ -369,7 +354,7 @@ fn directories_that_two_members_share_are_counted_by_nobody_once_they_are_gone()
     let gone = |n: u32| !file_of(&own, &key(n * 257, 1)).parent().unwrap().exists();
     assert!((0..60).all(gone), "the last one removes them");
     drop(b);
-    soon("a takes over what b left", || {
+    until("a takes over what b left", || {
         files(&root.path().join(".kvweir"))
             .iter()
             .all(|p| !p.to_string_lossy().contains("journal-01"))

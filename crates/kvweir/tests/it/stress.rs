@@ -9,16 +9,13 @@ use kvweir::{
     clock::{Clock, SystemClock},
     evict::PolicyKind,
     fs::{FsBuilder, FsSettings, Layout},
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, Op, Rule},
     tier::{Direction, JobId, RequestId, Tier, conformance::key},
 };
 
 use crate::{
     fs_bound::Watcher,
-    support::{FILE, LEN, Rng, Root, assert_settled, client, in_both_layouts, ns, room_for},
+    support::{FILE, LEN, Rng, Root, assert_settled, client, faulty, in_both_layouts, ns, room_for},
 };
 
 fn env(name: &str, default: u64) -> u64 {
@@ -120,7 +117,7 @@ fn faults_at_random_under_load_leave_a_true_account(layout: Layout) {
     let seed = env("KVWEIR_SEED", 5);
     println!("faults at random: KVWEIR_SEED={seed}");
     let (root, mut rng) = (Root::of(layout), Rng(seed));
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     let bound = room_for(40, layout);
     let mut settings = root.settings(bound);
     // faults are to meet work, however many come in a row

@@ -1,29 +1,30 @@
-//! What the tests share: roots, tiers, `du`, files by key, damage.
+//! What these tests share: roots, tiers, `du`, files by key, damage.
 
 use std::{
-    os::unix::fs::MetadataExt,
+    fs::File,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use kvweir::{
     Key,
-    fs::{FsBuilder, FsSettings, FsTier, Layout, min_bound, min_pack_bound},
-    io::{pool::PoolSize, sim::SimDisk},
+    fs::{FsBuilder, FsSettings, Layout, min_bound, min_pack_bound},
+    io::{Disk, OsDisk, fault::FaultDisk, pool::PoolSize},
     metrics::TierStats,
-    namespace::{Identity, Namespace},
-    tier::{BlockOutcome, RequestId, Tier, conformance::Client},
+    tier::{RequestId, Tier, conformance::Client},
 };
+
+pub(crate) use crate::common::*;
 
 pub(crate) const LEN: usize = 8192;
 /// Bytes of a file of ours.
 pub(crate) const FILE: u64 = LEN as u64 + 4096;
 pub(crate) const R: RequestId = RequestId(1);
 
-pub(crate) type Fs = Client<FsTier>;
-
-/// Runs tests that take a layout with a file a block, and packed.
+/// Runs tests that take a layout, with one file per block and packed.
 macro_rules! in_both_layouts {
     ($($name:ident),+ $(,)?) => {
         mod by_file { $(#[test] fn $name() { super::$name(kvweir::fs::Layout::Fs); })+ }
@@ -67,6 +68,11 @@ impl Root {
         }
     }
 
+    /// A builder of a tier with this bound, on `disk`.
+    pub(crate) fn on(&self, disk: impl Disk + 'static, max_bytes: u64) -> FsBuilder {
+        builder(self.settings(max_bytes), "model", LEN).disk(Arc::new(disk))
+    }
+
     /// A client of a tier with this bound; 0: unbounded.
     pub(crate) fn open(&self, max_bytes: u64) -> Fs {
         client(builder(self.settings(max_bytes), "model", LEN))
@@ -87,12 +93,9 @@ impl Root {
     }
 }
 
-pub(crate) fn ns(model: &str) -> Namespace {
-    Namespace::new(&Identity {
-        model_name: model.into(),
-        ..Identity::default()
-    })
-    .unwrap()
+/// The system's disk, on which faults can be planned.
+pub(crate) fn faulty() -> FaultDisk {
+    FaultDisk::new(Arc::new(OsDisk))
 }
 
 /// A builder that waits for a walk however slow this machine is.
@@ -123,18 +126,6 @@ pub(crate) fn du(path: &Path) -> u64 {
     meta.blocks() * 512 + below
 }
 
-/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every block of
-/// it may be a run of its own.
-fn extent_file_cost(len: u64, block: u64) -> u64 {
-    let (runs, a_block) = (len.div_ceil(block), (block / 16 - 6).min(250));
-    let tree = match runs {
-        0..=4 => 0,
-        n if n <= a_block => 1,
-        n => 1 + n.div_ceil(a_block - 1),
-    };
-    (runs + tree) * block
-}
-
 /// `du`, and what the extents below `path` are counted as beyond what they take now: blocks of the file system's own
 /// tree.
 pub(crate) fn counted(path: &Path) -> u64 {
@@ -153,19 +144,16 @@ pub(crate) fn extent_files(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-fn is_of_extent(p: &Path) -> bool {
-    p.extension().is_some_and(|e| e == "bin") && p.parent().is_some_and(|d| d.ends_with("00_x"))
-}
-
 fn is_table(p: &Path) -> bool {
     let name = p.file_name().map(|n| n.to_string_lossy().into_owned());
     name.is_some_and(|n| n.starts_with("0000000000000000"))
 }
 
-/// Tables of the extents below `path`.
+/// Tables of the extents below `path`, sorted.
 pub(crate) fn extents(path: &Path) -> Vec<PathBuf> {
     let mut all = extent_files(path);
     all.retain(|p| is_table(p));
+    all.sort();
     all
 }
 
@@ -179,24 +167,9 @@ pub(crate) fn data_of(table: &Path) -> PathBuf {
 pub(crate) fn slots_of(extent: &Path) -> Option<u32> {
     use std::io::Read;
     let mut head = [0; 16];
-    std::fs::File::open(extent).ok()?.read_exact(&mut head).ok()?;
+    File::open(extent).ok()?.read_exact(&mut head).ok()?;
     assert!(head.starts_with(b"KVWEIRX1"), "{extent:?} is no extent");
     Some(u32::from_le_bytes(head[12..].try_into().unwrap()))
-}
-
-/// [`counted`] on a simulated disk.
-pub(crate) fn counted_on(disk: &SimDisk, root: &Path) -> u64 {
-    let mut spare = 0;
-    let mut files = disk.files(root);
-    files.retain(|p| is_of_extent(p));
-    for p in files {
-        disk.tamper(&p, |bytes| {
-            let len = bytes.len() as u64;
-            spare += extent_file_cost(len, 4096) - len.next_multiple_of(4096);
-            Some(bytes)
-        });
-    }
-    disk.du(root) + spare
 }
 
 /// Every file below `path`.
@@ -221,6 +194,30 @@ pub(crate) fn temps(path: &Path) -> Vec<PathBuf> {
     files(path).into_iter().filter(ours).collect()
 }
 
+/// Files of single blocks below `path`, extents left out.
+pub(crate) fn block_files(path: &Path) -> Vec<PathBuf> {
+    let is = |p: &PathBuf| p.extension().is_some_and(|e| e == "bin") && !is_of_extent(p);
+    files(path).into_iter().filter(is).collect()
+}
+
+/// Flips one bit of the byte at `at`.
+pub(crate) fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// Cuts or lengthens a file to `len` bytes.
+pub(crate) fn cut(path: &Path, len: u64) {
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(len)
+        .unwrap();
+}
+
 /// Where the file of a key of the stock layout (hash and group 0) lies.
 pub(crate) fn file_of(namespace: &Path, key: &Key) -> PathBuf {
     let text = key.to_string();
@@ -228,10 +225,6 @@ pub(crate) fn file_of(namespace: &Path, key: &Key) -> PathBuf {
     let group = u32::from_str_radix(group, 16).unwrap();
     let leaf = format!("{}_g{group}", &hash[3..5]);
     namespace.join(&hash[..3]).join(leaf).join(format!("{hash}.bin"))
-}
-
-pub(crate) fn all_ok(outcomes: &[BlockOutcome]) {
-    assert!(outcomes.iter().all(|o| o.is_ok()), "{outcomes:?}");
 }
 
 /// Stores `keys` one by one and ends the request.
@@ -264,6 +257,21 @@ pub(crate) fn assert_settled(c: &mut Fs, root: &Root) {
     assert_eq!(temps(&root.path()), Vec::<PathBuf>::new(), "temporaries are left");
 }
 
+/// Whether `done` comes true, within ten seconds.
+pub(crate) fn in_time(mut done: impl FnMut() -> bool) -> bool {
+    (0..2000).any(|_| {
+        done() || {
+            pause(5);
+            false
+        }
+    })
+}
+
+/// Waits until `done` comes true.
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    assert!(in_time(done), "never: {what}");
+}
+
 /// The numbers of an idle tier that agree with `du`, at the latest soon: the journal may be being compacted.
 pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
     let mut seen = Vec::new();
@@ -273,7 +281,7 @@ pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
             return s;
         }
         seen.push((before, du, s.resident_bytes, s.reserved_bytes));
-        kvweir::sync::Bell::default().wait(0, Duration::from_millis(20));
+        pause(20);
     }
     for p in files(&root.path()) {
         let (len, takes) = std::fs::metadata(&p).map_or((0, 0), |m| (m.len(), m.blocks() * 512));
@@ -285,27 +293,6 @@ pub(crate) fn agreed(c: &mut Fs, root: &Root) -> TierStats {
         "the account and du below the root disagree: {:?}",
         &seen[seen.len() - 4..]
     );
-}
-
-pub(crate) fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
-    range.map(kvweir::tier::conformance::key).collect()
-}
-
-/// A small seeded generator.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }
 
 /// Runs a program; whether it ended well.
@@ -335,7 +322,7 @@ impl Ext4 {
         let dir = tempfile::tempdir().unwrap();
         let (image, at) = (dir.path().join("image"), dir.path().join("at"));
         std::fs::create_dir(&at).unwrap();
-        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
         let made = runs("mkfs.ext4", &[&["-q", "-F"], options].concat(), &image)
             && runs("mount", &["-o", "loop", image.to_str().unwrap()], &at);
         made.then_some(Self { dir })

@@ -5,6 +5,9 @@
 #![cfg(kvweir_shuttle)]
 
 #[cfg(test)]
+#[path = "../support/mod.rs"]
+mod common;
+#[cfg(test)]
 mod explore;
 #[cfg(test)]
 mod journal;

@@ -1,39 +1,23 @@
-//! What the tests share: a disk in memory, a tier on it, what must be so when all is quiet.
+//! What these tests share: a disk in memory, a tier on it, what must be so when all is quiet.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use kvweir::{
     Key,
     clock::ManualClock,
-    fs::{FsBuilder, FsSettings, FsTier, Layout, min_bound, min_pack_bound},
+    fs::{FsBuilder, FsSettings, Layout, min_bound, min_pack_bound},
     io::{Disk, pool::PoolSize, sim::SimDisk},
-    namespace::{Identity, Namespace},
     tier::{RequestId, Tier, conformance::Client},
 };
+
+pub(crate) use crate::common::*;
+pub(crate) use kvweir::tier::conformance::key;
 
 pub(crate) const LEN: usize = 4096;
 /// Bytes of a file of ours, its directories included.
 pub(crate) const FILE: u64 = LEN as u64 + 3 * 4096;
 pub(crate) const TOP: &str = "/sim";
 pub(crate) const ROOT: &str = "/sim/kv";
-
-pub(crate) type Fs = Client<FsTier>;
-
-pub(crate) fn ns(model: &str) -> Namespace {
-    Namespace::new(&Identity {
-        model_name: model.into(),
-        ..Identity::default()
-    })
-    .unwrap()
-}
-
-pub(crate) fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
-    range.map(kvweir::tier::conformance::key).collect()
-}
-
-pub(crate) fn key(n: u64) -> Key {
-    kvweir::tier::conformance::key(n)
-}
 
 /// A disk with the directory above the root.
 pub(crate) fn disk() -> SimDisk {
@@ -113,13 +97,8 @@ pub(crate) fn open_as(layout: Layout, disk: &SimDisk, bound: u64) -> Fs {
 pub(crate) fn store(c: &mut Fs, keys: &[Key]) {
     let req = RequestId(999);
     let outcomes = c.store(req, keys);
-    assert!(outcomes.iter().all(|o| o.is_ok()), "{outcomes:?}");
+    all_ok(&outcomes);
     c.tier.on_request_finished(req, &[]);
-}
-
-/// Lets the engine's threads run for `ms` turns.
-pub(crate) fn pause(ms: u64) {
-    kvweir::sync::Bell::default().wait(0, Duration::from_millis(ms));
 }
 
 /// Until `good`; the clock goes on meanwhile.
@@ -147,8 +126,7 @@ pub(crate) fn quiet(c: &mut Fs, disk: &SimDisk, bound: u64, n: u64) {
     for _ in 0..200 {
         let s = c.tier.stats();
         assert_eq!(s.pinned_blocks, 0, "pins without a request (I3)");
-        last = (s.resident_bytes, s.reserved_bytes, disk.du(Path::new(ROOT)));
-        last.2 += spare(disk);
+        last = (s.resident_bytes, s.reserved_bytes, counted(disk));
         if (last.0, last.1) == (last.2, 0) {
             break;
         }
@@ -167,45 +145,13 @@ pub(crate) fn quiet(c: &mut Fs, disk: &SimDisk, bound: u64, n: u64) {
     }
 }
 
-/// What is counted for the trees of a file system that extents may come to need, beyond what they take.
-pub(crate) fn spare(disk: &SimDisk) -> u64 {
-    let is_of_extent = |p: &std::path::PathBuf| {
-        p.extension().is_some_and(|e| e == "bin") && p.parent().is_some_and(|d| d.ends_with("00_x"))
-    };
-    let mut spare = 0;
-    for p in disk.files(Path::new(ROOT)).into_iter().filter(is_of_extent) {
-        disk.tamper(&p, |bytes| {
-            // a page or a slot of 4096 bytes may be a run of its own: more than four need a block of the tree
-            spare += match bytes.len() / 4096 {
-                0..=4 => 0,
-                5..=250 => 4096,
-                n => panic!("{n} pages: small extents are what this test is for"),
-            };
-            Some(bytes)
-        });
-    }
-    spare
+/// What the account is to say: what lies there, and what the trees of extents may come to need.
+pub(crate) fn counted(disk: &SimDisk) -> u64 {
+    counted_on(disk, Path::new(ROOT))
 }
 
 /// The most that ever lay below the root is within its bound (I1).
 pub(crate) fn within(disk: &SimDisk, bound: u64) {
     let (peak, _) = disk.bytes();
     assert!(peak <= bound, "{peak} bytes of {bound} (I1)");
-}
-
-/// A small seeded generator.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }

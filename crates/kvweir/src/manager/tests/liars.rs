@@ -23,7 +23,7 @@ struct Script {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Liar(Arc<Mutex<Script>>);
+pub(super) struct Liar(Arc<Mutex<Script>>);
 
 impl Liar {
     fn holding(keys: &[Key]) -> Self {
@@ -47,7 +47,7 @@ impl Liar {
     }
 
     /// Reports the oldest store, `bytes` of it written.
-    fn end_store(&self, blocks: &[BlockOutcome], bytes: u64) {
+    pub(super) fn end_store(&self, blocks: &[BlockOutcome], bytes: u64) {
         let mut s = lock(&self.0);
         let job = s.stores.remove(0);
         s.reports.push(Report {
@@ -66,7 +66,7 @@ fn report(id: JobId, direction: Direction, blocks: Vec<BlockOutcome>) -> Report 
 }
 
 const LOADED: BlockOutcome = BlockOutcome::Loaded(Verified::Checksum);
-const BROKEN: BlockOutcome = BlockOutcome::Failed(ErrorKind::Unavailable);
+pub(super) const BROKEN: BlockOutcome = BlockOutcome::Failed(ErrorKind::Unavailable);
 
 impl Tier for Liar {
     fn name(&self) -> &'static str {

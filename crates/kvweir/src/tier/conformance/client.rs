@@ -27,6 +27,11 @@ pub fn key(n: u64) -> Key {
     long_key(n, 36)
 }
 
+/// The [`key`]s of these numbers.
+pub fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
+    range.map(key).collect()
+}
+
 /// A key of `len` bytes (at least 4 keep numbers apart) that ends with group 0 where it can.
 pub fn long_key(n: u64, len: usize) -> Key {
     let mut bytes = Vec::with_capacity(len + 16);

@@ -9,7 +9,7 @@
 mod client;
 mod life;
 
-pub use client::{Client, content, fill_content, key, long_key};
+pub use client::{Client, content, fill_content, key, keys, long_key};
 pub use life::{
     asking_twice_pins_once, drain_reports_everything, pinned_blocks_survive_store_pressure, pins_end,
     shutdown_refuses_and_misses,
@@ -71,10 +71,6 @@ pub fn run_all(make: Make<'_>) {
 
 fn open(make: Make<'_>, slots: u32) -> Caller {
     Client::new(make(SETUP), slots, BLOCK_LEN)
-}
-
-fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
-    range.map(key).collect()
 }
 
 /// Every check ends here: nothing outstanding, nothing pinned.

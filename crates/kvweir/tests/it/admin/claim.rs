@@ -8,15 +8,14 @@ use kvweir::{
         FsBuilder,
         admin::{Admin, Claim, GcOptions, ImportOptions, LedgerState, VerifyOptions},
     },
-    io::{
-        OsDisk,
-        fault::{Fault as Planned, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault as Planned, Op, Rule},
     tier::conformance::key,
 };
 
 use super::{BOUND, admin, age, made, stock};
-use crate::support::{LEN, Root, assert_settled, builder, client, du, file_of, keys, ns, store};
+use crate::support::{
+    LEN, Root, assert_settled, builder, client, du, faulty, file_of, keys, ns, pause, store,
+};
 
 fn journals(root: &Root) -> usize {
     fs::read_dir(root.path().join(".kvweir")).map_or(0, |d| {
@@ -69,7 +68,7 @@ fn an_engine_that_opens_beside_a_claim_waits_and_is_told_what_holds_the_root() {
     // one that waits has it as soon as the claim goes
     std::thread::scope(|s| {
         let opens = s.spawn(|| root.open(BOUND).holds(&key(3)));
-        kvweir::sync::Bell::default().wait(0, Duration::from_millis(500));
+        pause(500);
         drop(claim);
         assert!(opens.join().unwrap());
     });
@@ -195,7 +194,7 @@ fn after_each_command_the_next_start_counts_what_is_there_and_holds_its_bound() 
 #[test]
 fn a_command_that_is_killed_at_its_first_removal_has_given_the_journals_up_already() {
     let (root, _) = made(50);
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     disk.add(Rule::new(Op::Remove, Planned::Errno(5)).path(".bin"));
     let a = admin(&root).disk(Arc::new(disk));
     let claim = a.claim().unwrap();
@@ -204,7 +203,7 @@ fn a_command_that_is_killed_at_its_first_removal_has_given_the_journals_up_alrea
     assert!(ledger(&root).iter().all(|&b| b == 0));
     // and one that cannot give them up changes nothing
     let (root, _) = made(50);
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     disk.add(Rule::new(Op::Write, Planned::Errno(5)).path("ledger"));
     let a = admin(&root).disk(Arc::new(disk));
     let claim = a.claim().unwrap();

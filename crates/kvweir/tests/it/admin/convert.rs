@@ -24,12 +24,12 @@ use kvweir::{
 
 use super::{
     BOUND, admin, age,
-    packed::{data_of, extents, made as packed, open},
+    packed::{made as packed, open},
     stock,
 };
 use crate::{
     pack::{bound, settings},
-    support::{LEN, R, Root, all_ok, client, du, file_of, files, keys, ns, store},
+    support::{LEN, R, Root, all_ok, block_files, client, data_of, du, extents, file_of, keys, ns, store},
 };
 
 fn options(to: Layout, max: u64) -> ConvertOptions<'static> {
@@ -46,11 +46,8 @@ fn convert(admin: &Admin, to: Layout, max: u64) -> Converted {
 }
 
 /// Every block file: its bytes.
-fn block_files(root: &Root) -> BTreeMap<PathBuf, Vec<u8>> {
-    let is = |p: &PathBuf| {
-        p.extension().is_some_and(|e| e == "bin") && !p.parent().is_some_and(|d| d.ends_with("000/00_x"))
-    };
-    let all = files(&root.path()).into_iter().filter(is);
+fn contents(root: &Root) -> BTreeMap<PathBuf, Vec<u8>> {
+    let all = block_files(&root.path()).into_iter();
     all.map(|p| (p.clone(), fs::read(&p).unwrap())).collect()
 }
 
@@ -91,19 +88,19 @@ fn by_time(root: &Root, n: u64) -> Vec<u64> {
 #[test]
 fn there_and_back_every_file_is_as_it_was_and_the_order_is_kept() {
     let root = filed(300);
-    let before = block_files(&root);
+    let before = contents(&root);
     let admin = admin(&root);
     let plan = admin
         .convert(&options(Layout::Pack, BOUND), &|_| {}, None)
         .unwrap();
-    assert_eq!((plan.done, block_files(&root) == before), (false, true));
+    assert_eq!((plan.done, contents(&root) == before), (false, true));
     assert_eq!(plan.namespaces[0].moved, 302);
     let r = convert(&admin, Layout::Pack, BOUND);
     assert!(r.is_whole() && r.done, "{r:?}");
     let n = &r.namespaces[0];
     assert_eq!((n.moved, n.kept, n.extents), (302, 1, plan.namespaces[0].extents));
     assert_eq!(
-        (block_files(&root).len(), r.after_bytes),
+        (contents(&root).len(), r.after_bytes),
         (1, root.du()),
         "the key too long for a record has a file"
     );
@@ -120,8 +117,8 @@ fn there_and_back_every_file_is_as_it_was_and_the_order_is_kept() {
     let r = convert(&admin, Layout::Fs, BOUND);
     assert!(r.is_whole(), "{r:?}");
     assert_eq!((r.namespaces[0].moved, r.after_bytes), (302, root.du()));
-    assert!(extents(&root).is_empty());
-    assert_eq!(block_files(&root), before);
+    assert!(extents(&root.path()).is_empty());
+    assert_eq!(contents(&root), before);
     assert_eq!(by_time(&root, 300), (0..300).collect::<Vec<_>>());
     assert_eq!(verified(&root), 303);
     // nothing to do: nothing changes, and nobody has to walk
@@ -242,13 +239,13 @@ fn what_is_damaged_is_not_moved() {
         (1, 41, false)
     );
     assert!(bad.exists());
-    let data = data_of(&extents(&root)[0]);
+    let data = data_of(&extents(&root.path())[0]);
     let mut bytes = fs::read(&data).unwrap();
     bytes[5] ^= 1;
     fs::write(&data, bytes).unwrap();
     let r = convert(&admin(&root), Layout::Fs, BOUND);
     assert_eq!((r.namespaces[0].damaged, r.namespaces[0].moved), (1, 40));
-    assert!(extents(&root).is_empty());
+    assert!(extents(&root.path()).is_empty());
 }
 
 #[test]
@@ -289,7 +286,7 @@ fn convert_until_killed() {
 fn killed_at_any_moment_it_goes_on_and_nothing_is_lost() {
     const N: u64 = 1500;
     let root = filed(N);
-    let before = block_files(&root);
+    let before = contents(&root);
     // little room: many batches
     let max = root.du() + (1 << 20);
     let (mut kills, mut halfway) = (0, 0);
@@ -316,7 +313,7 @@ fn killed_at_any_moment_it_goes_on_and_nothing_is_lost() {
             assert!(r.good >= N + 3, "{} of {N}", r.good);
             assert!(root.du() <= max);
             let packed = admin(&root).inspect().unwrap().packed_blocks;
-            halfway += u64::from(packed > 0 && block_files(&root).len() > 1);
+            halfway += u64::from(packed > 0 && contents(&root).len() > 1);
         }
         let r = convert(&admin(&root), to, max);
         assert!(r.peak_bytes <= max, "{r:?}");
@@ -325,7 +322,7 @@ fn killed_at_any_moment_it_goes_on_and_nothing_is_lost() {
             "{r:?}"
         );
         if to == Layout::Pack {
-            assert_eq!(block_files(&root).len(), 1);
+            assert_eq!(contents(&root).len(), 1);
             let mut c = open(&root, BOUND, Layout::Pack, "model");
             for part in keys(0..N).chunks(50) {
                 all_ok(&c.load(R, part));
@@ -338,6 +335,6 @@ fn killed_at_any_moment_it_goes_on_and_nothing_is_lost() {
         kills > 5 && halfway > 3,
         "{kills} kills, {halfway} with blocks in both layouts"
     );
-    assert_eq!(block_files(&root), before);
+    assert_eq!(contents(&root), before);
     assert_eq!(by_time(&root, N), (0..N).collect::<Vec<_>>());
 }

@@ -17,10 +17,10 @@ use kvweir::{
 
 use super::{
     BOUND, admin,
-    packed::{data_of, extents, made as packed, open},
+    packed::{made as packed, open},
     stock,
 };
-use crate::support::{FILE, LEN, R, Root, all_ok, file_of, files, keys, ns, temps};
+use crate::support::{FILE, LEN, R, Root, all_ok, block_files, data_of, extents, file_of, keys, ns, temps};
 
 const N: u64 = 20;
 
@@ -38,7 +38,7 @@ fn convert(admin: &Admin, to: Layout) -> Converted {
 fn twice() -> Root {
     let root = packed(N, BOUND);
     let slots = root.0.path().join("slots");
-    let x = extents(&root)[0].parent().unwrap().to_owned();
+    let x = extents(&root.path())[0].parent().unwrap().to_owned();
     fs::create_dir(&slots).unwrap();
     let copy = |from: &Path, to: &Path| {
         for f in fs::read_dir(from).unwrap().flatten() {
@@ -53,7 +53,7 @@ fn twice() -> Root {
 }
 
 fn zero_slots(root: &Root, keep: usize) {
-    for table in extents(root) {
+    for table in extents(&root.path()) {
         let data = fs::OpenOptions::new().write(true).open(data_of(&table)).unwrap();
         let len = data.metadata().unwrap().len() as usize;
         data.write_all_at(&vec![0; len - keep * LEN], (keep * LEN) as u64)
@@ -79,13 +79,6 @@ fn all_load(root: &Root, layout: Layout) {
     c.tier.shutdown();
 }
 
-fn block_files(root: &Root) -> usize {
-    let ours = |p: &&std::path::PathBuf| {
-        p.extension().is_some_and(|e| e == "bin") && !p.parent().is_some_and(|d| d.ends_with("00_x"))
-    };
-    files(&root.path()).iter().filter(ours).count()
-}
-
 #[test]
 fn into_extents_a_file_goes_only_when_the_slot_was_read_and_holds_its_block() {
     let root = twice();
@@ -94,7 +87,7 @@ fn into_extents_a_file_goes_only_when_the_slot_was_read_and_holds_its_block() {
     let n = &r.namespaces[0];
     assert!(r.is_whole(), "{r:?}");
     assert_eq!((n.present, n.rescued, n.moved), (5, N - 5, N - 5), "{n:?}");
-    assert_eq!(block_files(&root), 0);
+    assert_eq!(block_files(&root.path()).len(), 0);
     all_load(&root, Layout::Pack);
 }
 
@@ -105,7 +98,7 @@ fn into_files_a_slot_goes_only_when_the_file_was_read_and_holds_its_block() {
     let r = convert(&admin(&root), Layout::Fs);
     assert!(r.is_whole(), "{r:?}");
     assert_eq!((r.namespaces[0].present, r.namespaces[0].moved), (0, N));
-    assert_eq!(extents(&root).len(), 0);
+    assert_eq!(extents(&root.path()).len(), 0);
     all_load(&root, Layout::Fs);
 }
 
@@ -115,7 +108,10 @@ fn where_both_copies_are_good_the_old_one_goes_unwritten() {
         let root = twice();
         let r = convert(&admin(&root), to);
         assert_eq!((r.namespaces[0].present, r.namespaces[0].moved), (N, 0), "{r:?}");
-        assert_eq!((block_files(&root), temps(&root.path()).len()), (left, 0));
+        assert_eq!(
+            (block_files(&root.path()).len(), temps(&root.path()).len()),
+            (left, 0)
+        );
         all_load(&root, to);
     }
 }
@@ -125,7 +121,7 @@ fn a_slot_that_is_bad_takes_no_good_file_with_it() {
     let root = twice();
     zero_slots(&root, 0);
     convert(&admin(&root), Layout::Fs);
-    assert_eq!(block_files(&root), N as usize);
+    assert_eq!(block_files(&root.path()).len(), N as usize);
     all_load(&root, Layout::Fs);
 }
 

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 use kvweir::{
     ErrorKind,
     fs::admin::{Admin, ImportOptions, Imported},
-    io::{
-        OsDisk,
-        fault::{Fault, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault, Op, Rule},
     tier::{
         BlockOutcome, Tier, Verified,
         conformance::{content, key},
@@ -16,7 +13,7 @@ use kvweir::{
 };
 
 use super::{BOUND, admin, age, stock};
-use crate::support::{FILE, LEN, R, Root, assert_settled, file_of, files, ns, temps};
+use crate::support::{FILE, LEN, R, Root, assert_settled, faulty, file_of, files, ns, temps};
 
 const N: u64 = 40;
 
@@ -129,7 +126,7 @@ fn into_another_root_the_source_is_not_touched() {
 fn stopped_anywhere_each_file_is_the_old_or_the_new_one_and_a_second_run_completes() {
     for (op, errno) in [(Op::Rename, 5), (Op::Write, 28), (Op::Create, 28), (Op::Read, 5)] {
         let root = stock_root();
-        let disk = FaultDisk::new(Arc::new(OsDisk));
+        let disk = faulty();
         // the first opens and reads are those of the survey
         disk.add(
             Rule::new(op, Fault::Errno(errno))

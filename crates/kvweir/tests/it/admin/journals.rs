@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    time::Duration,
 };
 
 use kvweir::{
@@ -11,12 +10,8 @@ use kvweir::{
     tier::conformance::key,
 };
 
-use super::{BOUND, admin, made};
-use crate::support::{LEN, Root, assert_settled, builder, client, file_of, keys, ns, store};
-
-fn verify(root: &Root) -> Verification {
-    admin(root).verify(&VerifyOptions::default(), &|_| {}).unwrap()
-}
+use super::{BOUND, admin, made, verify};
+use crate::support::{LEN, Root, assert_settled, builder, client, file_of, keys, ns, pause, store};
 
 /// Repairs all that was found.
 fn repair(root: &Root, found: &Verification) -> kvweir::fs::admin::Repaired {
@@ -42,7 +37,7 @@ fn inspect_tells_who_shares_the_root_and_how_much_each_may_hold() {
         if held(&i).is_some_and(|h| h >= 10 * (LEN as u64 + 4096)) {
             break;
         }
-        kvweir::sync::Bell::default().wait(0, Duration::from_millis(20));
+        pause(20);
         i = a.inspect().unwrap();
     }
     assert_eq!(i.ledger.state, LedgerState::Whole);

@@ -1,6 +1,6 @@
 //! Roots with packed blocks: told, verified against the journal, trimmed, collected, left alone by imports.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, time::Duration};
 
 use kvweir::{
     fs::{
@@ -13,7 +13,7 @@ use kvweir::{
 use super::{BOUND, admin, age};
 use crate::{
     pack::{bound, settings},
-    support::{Fs, LEN, R, Root, all_ok, client, file_of, files, keys, ns, store},
+    support::{Fs, LEN, R, Root, all_ok, client, data_of, extents, file_of, keys, ns, store},
 };
 
 pub(super) fn open(root: &Root, max: u64, layout: Layout, model: &str) -> Fs {
@@ -30,26 +30,6 @@ pub(super) fn made(n: u64, max: u64) -> Root {
     root
 }
 
-/// Table files; the data file of each lies beside it.
-pub(super) fn extents(root: &Root) -> Vec<PathBuf> {
-    let is = |p: &PathBuf| {
-        let name = p.file_name().unwrap().to_string_lossy().into_owned();
-        p.parent().is_some_and(|d| d.ends_with("000/00_x"))
-            && name.ends_with(".bin")
-            && name.as_bytes()[15] == b'0'
-    };
-    let mut all: Vec<_> = files(&root.path()).into_iter().filter(is).collect();
-    all.sort();
-    all
-}
-
-/// The data file of an extent.
-pub(super) fn data_of(table: &std::path::Path) -> PathBuf {
-    let mut name = table.file_name().unwrap().to_string_lossy().into_owned();
-    name.replace_range(15..16, "1");
-    table.with_file_name(name)
-}
-
 #[test]
 fn inspect_counts_extents_slots_and_blocks() {
     let root = made(200, bound(400));
@@ -60,7 +40,7 @@ fn inspect_counts_extents_slots_and_blocks() {
     assert_eq!(r.bytes, root.du());
     assert_eq!(
         (r.extents.files, r.packed_blocks),
-        (extents(&root).len() as u64, 200)
+        (extents(&root.path()).len() as u64, 200)
     );
     let n = r
         .namespaces
@@ -95,7 +75,7 @@ fn verify_compares_extents_with_the_journal() {
     };
     let root = made(300, bound(400));
     assert_eq!(verify(&root), []);
-    let all = extents(&root);
+    let all = extents(&root.path());
     let copy = all[0].with_file_name(format!("{:032x}.bin", 77));
     fs::copy(&all[0], &copy).unwrap();
     assert_eq!(verify(&root), [Fault::HalfExtent, Fault::NotInJournal]);
@@ -175,7 +155,7 @@ fn trim_removes_whole_extents() {
     }
     let admin = admin(&root);
     let all = admin.inspect().unwrap().packed_blocks;
-    let (before, count) = (root.du(), extents(&root).len() as u64);
+    let (before, count) = (root.du(), extents(&root.path()).len() as u64);
     let to = before / 2;
     let plan = admin.trim(to, None).unwrap();
     assert_eq!((root.du(), plan.done), (before, false));
@@ -191,7 +171,7 @@ fn trim_removes_whole_extents() {
         (t.blocks, t.extents, t.packed_blocks)
     );
     assert_eq!(t.blocks.files, 10, "they are older than all extents");
-    assert_eq!(t.extents.files, count - extents(&root).len() as u64);
+    assert_eq!(t.extents.files, count - extents(&root.path()).len() as u64);
     let c = open(&root, bound(500), Layout::Pack, "model");
     assert_eq!(c.tier.stats().blocks + t.packed_blocks, all);
 }
@@ -202,7 +182,7 @@ fn gc_counts_and_removes_the_extents_of_a_namespace_out_of_use_and_leftovers_of_
     let mut c = open(&root, bound(400), Layout::Pack, "new");
     all_ok(&c.store(R, &keys(0..10)));
     drop(c);
-    let temp = extents(&root)[0].with_extension("bin.00000000000000aa.kvweir");
+    let temp = extents(&root.path())[0].with_extension("bin.00000000000000aa.kvweir");
     fs::write(&temp, b"half").unwrap();
     age(&temp, 3600);
     let admin = admin(&root);
@@ -223,7 +203,7 @@ fn gc_counts_and_removes_the_extents_of_a_namespace_out_of_use_and_leftovers_of_
             .iter()
             .all(|n| n.blocks.files == 0 && n.extents.files > 0)
     );
-    assert!(extents(&root).is_empty());
+    assert!(extents(&root.path()).is_empty());
 }
 
 #[test]
@@ -240,6 +220,6 @@ fn import_leaves_extents_alone_and_says_so() {
             r.namespaces[0].imported,
             r.namespaces[0].wrong_size
         ),
-        (extents(&root).len() as u64, 0, 0)
+        (extents(&root.path()).len() as u64, 0, 0)
     );
 }

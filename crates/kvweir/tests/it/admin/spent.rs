@@ -10,15 +10,12 @@ use kvweir::{
         Layout,
         admin::{Admin, ConvertOptions, Fault, GcOptions, ImportOptions, VerifyOptions},
     },
-    io::{
-        OsDisk,
-        fault::{Fault as Met, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault as Met, FaultDisk, Op, Rule},
     tier::conformance::key,
 };
 
 use super::{BOUND, made, packed::open, stock};
-use crate::support::{Root, all_ok, extents, file_of, files, keys, ns};
+use crate::support::{Root, all_ok, extents, faulty, file_of, files, keys, ns};
 
 const EIO: i32 = 5;
 
@@ -37,7 +34,7 @@ fn mixed() -> Root {
 }
 
 fn admin(root: &Root) -> (Admin, FaultDisk) {
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     let admin = Admin::new(root.path()).unwrap();
     (admin.disk(Arc::new(disk.clone())).threads(1), disk)
 }

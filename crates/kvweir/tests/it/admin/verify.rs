@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,35 +12,14 @@ use kvweir::{
         FsBuilder,
         admin::{Fault, VerifyOptions},
     },
-    io::{
-        OsDisk,
-        fault::{Fault as Planned, FaultDisk, Op, Rule},
-    },
+    io::fault::{Fault as Planned, Op, Rule},
     tier::conformance::{key, long_key},
 };
 
-use super::{BOUND, admin, made, stock};
-use crate::support::{FILE, LEN, R, Root, all_ok, client, file_of, files, keys, ns, store};
-
-fn flip(path: &Path, at: u64) {
-    let f = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut b = [0];
-    f.read_exact_at(&mut b, at).unwrap();
-    f.write_all_at(&[b[0] ^ 0x10], at).unwrap();
-}
-
-fn cut(path: &Path, len: u64) {
-    fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .unwrap()
-        .set_len(len)
-        .unwrap();
-}
-
-fn verify(root: &Root) -> kvweir::fs::admin::Verification {
-    admin(root).verify(&VerifyOptions::default(), &|_| {}).unwrap()
-}
+use super::{BOUND, admin, made, stock, verify};
+use crate::support::{
+    FILE, LEN, R, Root, all_ok, client, cut, faulty, file_of, files, flip, keys, ns, store,
+};
 
 #[test]
 fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those() {
@@ -158,7 +136,7 @@ fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those()
 #[test]
 fn a_file_that_goes_is_no_fault_and_one_that_cannot_be_read_is_one_that_stays() {
     let (root, dir) = made(40);
-    let disk = FaultDisk::new(Arc::new(OsDisk));
+    let disk = faulty();
     let name = |n: u64| {
         file_of(&dir, &key(n))
             .file_name()
@@ -192,7 +170,7 @@ fn short_reads_and_refused_direct_io_change_nothing() {
         Rule::new(Op::Open, Planned::Errno(22)).direct(),
         Rule::new(Op::Read, Planned::Errno(4)).times(3),
     ] {
-        let disk = FaultDisk::new(Arc::new(OsDisk));
+        let disk = faulty();
         disk.add(rule);
         let r = admin(&root)
             .disk(Arc::new(disk))

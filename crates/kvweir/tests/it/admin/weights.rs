@@ -11,12 +11,8 @@ use kvweir::{
     tier::{Tier, conformance::key},
 };
 
-use super::{admin, made, packed::open};
+use super::{admin, made, packed::open, verify};
 use crate::support::{R, Root, all_ok, data_of, extents, file_of, in_both_layouts, keys, room_for};
-
-fn verify(root: &Root) -> Verification {
-    admin(root).verify(&VerifyOptions::default(), &|_| {}).unwrap()
-}
 
 fn a_root_above_its_bound_is_told_by_every_command_and_a_repair_brings_it_back(layout: Layout) {
     let root = Root::of(layout);

@@ -459,7 +459,7 @@ impl World {
                 .map(|((_, s, _), p)| {
                     (
                         s.resident_bytes,
-                        p.disk.du(Path::new(ROOT)) + support::spare(&p.disk),
+                        support::counted(&p.disk),
                         s.reserved_bytes,
                         s.pinned_blocks,
                     )

@@ -1,0 +1,73 @@
+//! A slot of the primary tier: what it holds, who writes it, and who may still speak of it.
+
+use crate::{
+    block::{Fingerprint, Key},
+    io::region::SlotId,
+    request::RequestId,
+};
+
+/// Whether a block is in the primary tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SlotState {
+    /// It is not.
+    Absent,
+    /// Its bytes are on their way.
+    Writing,
+    /// It can be read.
+    Ready,
+}
+
+/// A slot as it was handed out once. What is said of it later holds for that time only: when the slot is somebody else's,
+/// a late word changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Claim {
+    pub(super) slot: SlotId,
+    pub(super) life: u32,
+}
+
+impl Claim {
+    pub(crate) fn slot(self) -> SlotId {
+        self.slot
+    }
+}
+
+/// Who brings the bytes of a slot that is being written, and alone may say that they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// The engine, for this request.
+    Engine(RequestId),
+    /// A tier, by the job that holds the [`Claim`].
+    Tier,
+}
+
+/// What is known of a slot.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) key: Option<Key>,
+    pub(super) fp: Fingerprint,
+    pub(super) ready: bool,
+    /// Noted in `Primary::guarded`.
+    pub(super) waits: bool,
+    pub(super) refs: u32,
+    /// How often the slot was given to somebody else; see [`Claim`].
+    pub(super) life: u32,
+    pub(super) writer: Writer,
+    /// The step in which a lookup last answered "hit": until the step ends the slot stays.
+    pub(super) hit_in: u64,
+}
+
+impl Slot {
+    /// A slot that holds nothing.
+    pub(super) fn empty() -> Self {
+        Self {
+            key: None,
+            fp: Fingerprint(0),
+            ready: false,
+            waits: false,
+            refs: 0,
+            life: 0,
+            writer: Writer::Tier,
+            hit_in: u64::MAX,
+        }
+    }
+}
