@@ -134,7 +134,7 @@ fn fs_settings() -> String {
         (
             "io_timeout",
             io_timeout.map_or("none".into(), |t| format!("{t:?}")),
-            "a job whose I/O takes so long is given up; 0: never",
+            "a job whose I/O takes this long is given up; 0: never",
         ),
         (
             "bounce",
@@ -176,7 +176,7 @@ fn pressure_settings() -> String {
         (
             "high_water_s",
             high_water_s.to_string(),
-            "an EMA above it sets pressure; seconds a MiB",
+            "an EMA above it sets pressure; seconds per MiB",
         ),
         (
             "low_water_s",

@@ -249,7 +249,7 @@ pub const TIER: &[Setting] = &[
         Kind::Real(seconds),
         Default::Real(30.0),
         SECONDS,
-        "a job whose I/O takes so long is given up; 0: never",
+        "a job whose I/O takes this long is given up; 0: never",
     ),
     row(
         "bounce",
