@@ -1,6 +1,6 @@
 //! The `kvweir` command: it drives the engine and holds no part of it.
 
-#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+#![deny(clippy::too_many_lines)]
 
 mod admin;
 mod bench;
