@@ -24,7 +24,7 @@ oldest first, as by a store. Keys longer than 64 bytes stay in files.
 Set the engine's layout too: with layout fs it does not serve packed blocks, and evicts them first.
 
 Exit codes: 0 every block was, or would be, moved; 1 some were dropped, damaged or failed; 2 it could not
-run, for example since an engine holds the root.
+run, for example because an engine holds the root.
 
 Examples:
   # What would be done

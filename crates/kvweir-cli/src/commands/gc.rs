@@ -19,7 +19,7 @@ than any model may be read without storing a block. Temporaries and shared memor
 Shared memory stays where not all processes of all users and containers can be seen: a line says which cannot,
 and how to run it instead.
 
-Exit codes: 0 good, 1 something could not be removed, 2 it could not run, for example since an engine
+Exit codes: 0 good, 1 something could not be removed, 2 it could not run, for example because an engine
 holds the root, or where --shm is no directory.
 
 Examples:

@@ -19,7 +19,7 @@ kvweir serves stock blocks without this, but then it cannot tell wrong bytes fro
 exactly a block's length are taken, in namespaces whose config.json yields the directory's name.
 
 Exit codes: 0 every block has, or would get, a trailer; 1 some do not; 2 it could not run, for example
-since an engine holds the root or there is no room.
+because an engine holds the root or there is no room.
 
 Examples:
   # What would be done

@@ -15,7 +15,7 @@ A root is trimmed at start by any engine whose `max_bytes` is smaller; this is f
 The journals go with the first block: the next start walks the root. Extents of packed blocks go whole: next
 is the one with the fewest blocks, if its newest block is older than the oldest block file.
 
-Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, for example since an
+Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, for example because an
 engine holds the root.
 
 Examples:
