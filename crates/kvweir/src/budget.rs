@@ -16,6 +16,30 @@ pub struct Budget {
     lowered: Option<(u64, Instant)>,
 }
 
+/// Change of directory bytes on disk: `now` replaces `before`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Bytes that were counted.
+    pub(crate) before: u64,
+    /// Bytes that are there.
+    pub(crate) now: u64,
+}
+
+impl Change {
+    /// Notes that a directory of `slot` bytes has `now`; returns that.
+    pub(crate) fn set(&mut self, slot: u64, now: u64) -> u64 {
+        self.before += slot;
+        self.now += now;
+        now
+    }
+
+    /// Adds another change to this one.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.before += other.before;
+        self.now += other.now;
+    }
+}
+
 impl Budget {
     /// An account with `bound` bytes; `None` counts without limiting.
     pub fn new(bound: Option<u64>) -> Self {
@@ -109,6 +133,11 @@ impl Budget {
     pub fn change(&mut self, before: u64, now: u64) {
         self.resident = self.resident.saturating_add(now).saturating_sub(before);
         self.peak = self.peak.max(self.resident + self.reserved);
+    }
+
+    /// Counts a change of bytes on disk.
+    pub(crate) fn apply(&mut self, change: Change) {
+        self.change(change.before, change.now);
     }
 
     /// The device ran full: until `for_` from now the bound in force is what is resident now.

@@ -61,8 +61,10 @@
 //!
 //! `docs/design.md` draws the bytes on disk and states the invariants I1 to I10 that module docs cite.
 
+pub mod admin;
 pub mod block;
 pub mod budget;
+pub(crate) mod catalog;
 pub mod clock;
 pub mod error;
 pub mod events;
@@ -71,18 +73,20 @@ pub mod fs;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod io;
+pub(crate) mod jobs;
 pub mod manager;
 pub mod metrics;
 pub mod namespace;
 pub mod pacing;
-pub mod pack;
 pub mod pressure;
 pub mod primary;
 mod request;
+pub(crate) mod root;
 pub mod size;
 pub mod stanza;
 pub mod sync;
 pub mod tier;
+pub(crate) mod told;
 
 pub use block::{Fingerprint, Key};
 pub use error::{Error, ErrorKind, Result};

@@ -4,7 +4,6 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Policy, arc, lru, s3fifo};
 use crate::error::{Error, Result};
 
 /// The policies there are; in settings `"lru"`, `"arc"` or `"s3fifo"`.
@@ -39,15 +38,6 @@ impl PolicyKind {
             Self::Lru => "lru",
             Self::Arc => "arc",
             Self::S3Fifo => "s3fifo",
-        }
-    }
-
-    /// An empty policy for a cache that holds `capacity_weight`.
-    pub fn build(self, capacity_weight: u64) -> Box<dyn Policy> {
-        match self {
-            Self::Lru => Box::new(lru::Lru::new()),
-            Self::Arc => Box::new(arc::Adaptive::new(capacity_weight)),
-            Self::S3Fifo => Box::new(s3fifo::S3Fifo::new(capacity_weight)),
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::{block::Fingerprint, request::RequestId};
 
 mod arc;
 mod bits;
+mod build;
 mod ghost;
 mod kind;
 mod list;

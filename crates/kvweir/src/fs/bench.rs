@@ -3,15 +3,12 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{
-    FsTier,
-    core::weight,
-    index::{BATCH, State},
-    layout::Location,
-};
+use super::{FsTier, core::weight};
 use crate::{
     block::{Fingerprint, Key},
+    catalog::index::{BATCH, State},
     evict::RequestTag,
+    root::names::Location,
     sync::{Bell, lock},
 };
 

@@ -5,28 +5,28 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 
 use foldhash::fast::FixedState;
 
-use super::{
-    dirs::Change,
-    guard::Abandon,
-    index::{BATCH, COST_UNIT, Index, State},
-    layout::{Fan, Leaf},
-    pins::{Held, Pins},
-    store::StoreRun,
-};
 use crate::{
     block::{Fingerprint, Key},
-    budget::Budget,
+    budget::{Budget, Change},
+    catalog::{
+        index::{BATCH, COST_UNIT, Index, State},
+        pins::{Held, Pins},
+    },
     clock::Instant,
     events::EventLog,
     evict::{Id, Policy, RequestTag, Residents},
     metrics::{EvictReason, RefuseReason, TierStats},
-    tier::RequestId,
+    root::{
+        accounts::Accounts,
+        names::{Fan, Leaf},
+    },
+    sync::{Mutex, lock},
+    tier::{BlockOutcome, RequestId},
 };
 
 /// How long nothing is evicted for a full device after that did not help.
@@ -36,13 +36,8 @@ const MAX_TOUCHED: usize = 1 << 18;
 /// How long a file that could not be removed is left alone.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
-/// A block of a job that waits for another writer of the same key.
-pub(crate) struct Waiter {
-    pub(crate) run: Arc<StoreRun>,
-    pub(crate) unit: usize,
-    /// Keeps the job known to the guard while nothing else does.
-    pub(crate) _job: Option<Arc<dyn Abandon>>,
-}
+/// What is called with the outcome of a block that another job stores, by whoever waits for it.
+pub(crate) type Waiter = Box<dyn FnOnce(BlockOutcome) + Send>;
 
 /// Everything needed to remove a victim's file without the lock.
 #[derive(Debug, Clone)]
@@ -188,19 +183,6 @@ impl Core {
     /// Keeps some of what was taken so for what comes later.
     pub(crate) fn return_credit(&mut self, bytes: u64) {
         self.credit += bytes;
-    }
-
-    /// The journal is about to grow.
-    pub(crate) fn journal_grows(&mut self, bytes: u64) {
-        let paid = bytes.min(self.credit);
-        self.credit -= paid;
-        self.budget.release(paid);
-        self.budget.add_resident(bytes);
-    }
-
-    /// It did not, or became shorter.
-    pub(crate) fn journal_shrinks(&mut self, bytes: u64) {
-        self.budget.remove_resident(bytes);
     }
 
     // --- blocks of other processes --------------------------------------------------------------------------
@@ -485,7 +467,7 @@ impl Core {
     pub(crate) fn settle_removed(&mut self, id: Id, key: Option<&Key>, reason: EvictReason, dirs: Change) {
         let cost = self.index.cost(id);
         self.budget.remove_resident(cost);
-        self.budget.change(dirs.before, dirs.now);
+        self.budget.apply(dirs);
         let is_block = self
             .index
             .place(id)
@@ -572,5 +554,19 @@ impl Core {
                 + self.packed.memory_bytes()) as u64,
             ..self.stats.clone()
         }
+    }
+}
+
+impl Accounts for Mutex<Core> {
+    fn grow(&self, bytes: u64) {
+        let core = &mut *lock(self);
+        let paid = bytes.min(core.credit);
+        core.credit -= paid;
+        core.budget.release(paid);
+        core.budget.add_resident(bytes);
+    }
+
+    fn shrink(&self, bytes: u64) {
+        lock(self).budget.remove_resident(bytes);
     }
 }

@@ -15,17 +15,13 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    guard::Abandon,
-    index::{BATCH, State},
-    later::{Order, Run},
-    layout::Location,
-    pieces::{PIECE, read_in_pieces},
-    progress::Progress,
+    deferred::{Order, Run},
+    files::pieces::{PIECE, read_in_pieces},
     shared::Shared,
-    trailer::{TRAILER_BYTES, decode, payload_sum, version},
 };
 use crate::{
     block::{Fingerprint, Key},
+    catalog::index::{BATCH, State},
     clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
@@ -36,7 +32,12 @@ use crate::{
         is_aligned,
         pool::{Work, Worker},
     },
+    jobs::{progress::Progress, watchdog::Abandon},
     metrics::{EvictReason, RefuseReason},
+    root::{
+        names::Location,
+        trailer::{TRAILER_BYTES, decode, payload_sum, version},
+    },
     sync::{Mutex, lock},
     tier::{BlockOutcome, Direction, LoadBlock, RequestId, Verified},
 };

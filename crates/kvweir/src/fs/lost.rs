@@ -7,18 +7,17 @@ use std::{collections::HashSet, io};
 
 use foldhash::fast::FixedState;
 
-use super::{
-    core::Victim,
-    dirs::Lost,
-    index::State,
-    layout::{Fan, Leaf, leaf_dir, name_fingerprint},
-    shared::Shared,
-};
+use super::{core::Victim, shared::Shared};
 use crate::{
     block::Fingerprint,
+    catalog::index::State,
     evict::Id,
     metrics::EvictReason,
     namespace::dir_seed,
+    root::{
+        dirs::Lost,
+        names::{Fan, Leaf, leaf_dir, name_fingerprint},
+    },
     sync::{atomic::Ordering, lock},
 };
 

@@ -24,44 +24,27 @@
 //! memory only), I10 (failures become misses). Lock order: directory stripe, then core.
 
 mod abroad;
-pub mod admin;
-mod adopt;
-mod again;
-mod around;
 #[cfg(feature = "testing")]
 mod bench;
-mod bounce;
 pub(crate) mod core;
-pub(crate) mod dirs;
-mod emptied;
-mod guard;
-pub(crate) mod index;
-pub(crate) mod journal;
-mod keep;
-mod keeping;
-mod later;
-pub(crate) mod layout;
-mod leaves;
-mod ledger;
+mod deferred;
+pub(crate) mod files;
+mod gives_way;
+mod identify;
+mod keeper;
 pub(crate) mod load;
-mod load_root;
 mod lost;
-mod member;
-mod open;
-pub(crate) mod pieces;
-mod pins;
+pub(crate) mod open;
+pub(crate) mod packed;
+pub(crate) mod phase;
 mod probe;
-mod progress;
-mod settings;
+pub(crate) mod probes;
+pub(crate) mod recover;
+mod runner;
+pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod store;
-mod table;
-mod told;
-pub(crate) mod trailer;
 mod trim;
-mod walk;
-mod watch;
-mod whose;
 
 use std::{
     fmt,
@@ -69,21 +52,22 @@ use std::{
     time::Duration,
 };
 
-pub use bounce::BounceMode;
+pub use crate::admin;
+pub use crate::jobs::bounce::BounceMode;
 pub use settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound};
 
 use self::{
-    index::BATCH,
-    keeping::Keeping,
+    files::pieces::PIECE,
+    keeper::Keeping,
     load::LoadRun,
     open::{Opened, Parts},
-    pieces::PIECE,
     probe::Probe,
     shared::Shared,
     store::StoreRun,
 };
 use crate::{
     block::{Fingerprint, Key},
+    catalog::index::BATCH,
     clock::{Clock, Instant, SystemClock},
     error::Result,
     events::{Event, Locality, Medium},
@@ -408,7 +392,7 @@ impl FsTier {
             return self.refuse_abroad(id, Direction::Store, blocks);
         }
         self.asked = None;
-        later::submit::<StoreRun>(&self.shared, &self.pool, (id, req), blocks, make);
+        deferred::submit::<StoreRun>(&self.shared, &self.pool, (id, req), blocks, make);
     }
 
     /// Starts loading `blocks` blocks, made as those of [`store_later`](Self::store_later). All pins of `req` pass to
@@ -425,7 +409,7 @@ impl FsTier {
             return self.refuse_abroad(id, Direction::Load, blocks);
         }
         self.asked = None;
-        later::submit::<LoadRun>(&self.shared, &self.pool, (id, req), blocks, make);
+        deferred::submit::<LoadRun>(&self.shared, &self.pool, (id, req), blocks, make);
     }
 
     /// The request is over: its pins are released now, and a worker marks the blocks that `keys` names, in prefix
@@ -436,7 +420,7 @@ impl FsTier {
         }
         self.asked = None;
         self.end_request(req);
-        later::touch(&self.shared, &self.pool, req, keys);
+        deferred::touch(&self.shared, &self.pool, req, keys);
     }
 
     /// Which layout new blocks get.

@@ -5,67 +5,43 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    around::{above, enter_unbounded, refuse_above, refuse_below},
-    bounce::Bounce,
     core::{Core, weight},
-    dirs::Dirs,
-    guard::Guard,
-    index::Index,
-    keep::Keeper,
-    keeping::{End, Keeping},
-    layout::first_temp,
-    ledger::Look,
-    member::{Joined, Joiner, Member, Start, join},
-    progress::Meter,
+    packed::Pack,
     settings::{FsSettings, Layout, PACK_BELOW, allocation_unit, min_bound_in, min_pack_bound_in},
     shared::{Params, Shared},
-    told::Told,
-    whose::unusable,
 };
 use crate::{
     budget::Budget,
+    catalog::index::Index,
     clock::Clock,
-    error::{Error, ErrorKind, IoClass, Result, classify},
+    error::{Error, ErrorKind, Result},
     events::{EventLog, Locality, Medium},
-    io::{
-        Disk,
-        disk::{FileKind, OpenMode, read_full, write_full},
-    },
-    metrics::EvictReason,
+    fs::{identify::recognise, keeper::Keeping, phase::Phase, recover::opening::Opening},
+    io::{Disk, disk::FileKind},
+    jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
     namespace::Namespace,
-    pack::Pack,
+    root::{
+        around::{above, enter_unbounded, refuse_above, refuse_below},
+        dirs::Dirs,
+        member::{Joined, Joiner, Start, join},
+        names::first_temp,
+        ownership::unusable,
+    },
     sync::{
         Bell, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64},
         lock, wait_while,
     },
+    told::Told,
 };
 
 /// Trims of at most this many blocks are done before the tier opens.
 pub(crate) const TRIM_AT_ONCE: u64 = 2000;
-/// What names a namespace's identity, in the directory of its configuration.
-pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// A root that is open.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
     pub(crate) keeper: Option<Keeping>,
-}
-
-/// How far the keeper is.
-#[derive(Debug, Default)]
-pub(crate) enum Phase {
-    /// What is there is being read.
-    #[default]
-    Loading,
-    /// There is no journal to be believed: the tree is being walked.
-    Walking,
-    /// All is known; what is above the bound is being removed.
-    Trimming,
-    /// Stores are taken.
-    Open,
-    /// It cannot be opened; the error, until somebody took it.
-    Failed(Option<Error>),
 }
 
 /// What the builder brings in.
@@ -151,7 +127,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     core.root_bound = settings.max_bytes;
     core.trimming = joined.is_some();
     core.packs = pack.is_some();
-    let guard = Guard::new(&settings, honours_guards, began);
+    let guard = Guard::new(settings.io_timeout, settings.breaker, honours_guards, began);
     let params = Params {
         name,
         root,
@@ -216,7 +192,9 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     if shared.params.read_only {
         recognise(&shared)?;
     }
-    let keeper = joined.map(|j| keep(&shared, j)).transpose()?;
+    let keeper = joined
+        .map(|j| Keeping::start(Opening::new(Arc::clone(&shared), j)))
+        .transpose()?;
     if keeper.is_some()
         && let Some(e) = wait_open(&shared, patience)
     {
@@ -299,33 +277,6 @@ fn check_unit(settings: &FsSettings, block_len: usize, unit: u64) -> Result<()> 
     ))
 }
 
-/// Starts the keeper.
-fn keep(shared: &Arc<Shared>, j: Joined) -> Result<Keeping> {
-    Keeping::start(Keeper {
-        shared: Arc::clone(shared),
-        member: j.member,
-        start: j.start,
-        alone: j.alone,
-        end: Arc::new(End::default()),
-        followers: Default::default(),
-        readings: 0,
-        mark: j.mark,
-        read: Default::default(),
-        adopting: None,
-        above: None,
-        emptied: Default::default(),
-        dead: Default::default(),
-        unusable: Default::default(),
-        compact_at: 0,
-        compact_now: false,
-        other_walks: false,
-        ledger_told: false,
-        lost: false,
-        claim_rest: (0, 0),
-        looks: Default::default(),
-    })
-}
-
 /// Waits until the root is loaded, or a walk has taken `patience`, or a large trim begins. Returns why it failed.
 fn wait_open(shared: &Shared, patience: Duration) -> Option<Error> {
     let loading = |p: &mut Phase| matches!(p, Phase::Loading);
@@ -386,195 +337,5 @@ fn make_dir(disk: &dyn Disk, root: &Path) -> io::Result<()> {
             Ok(())
         }
         r => r,
-    }
-}
-
-/// Makes the namespace's directory and writes its `config.json`, within the bound; refuses a directory that another
-/// identity wrote. What is not a member's own passes from its lease to the common bytes, before it is made.
-pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
-    let (disk, root) = (&*shared.disk, &shared.params.root);
-    let cost = shared.params.fs_block * 12;
-    let config_dir = root.join(shared.ns.config_dir());
-    let config = config_dir.join(CONFIG_FILE);
-    let own = disk.stat(shared.own_dir());
-    if own.as_ref().is_ok_and(|st| st.kind != FileKind::Dir) {
-        let own = shared.own_dir().display();
-        return Err(Error::invalid(
-            "open root",
-            format!(
-                "{own} is a file or a link; it must be a directory, since what lies behind a link is neither counted nor \
-                 found again: use a root on that other file system"
-            ),
-        ));
-    }
-    let own_is_new = own.is_err();
-    let is_there = !own_is_new && disk.stat(&config).is_ok();
-    if is_there {
-        let same = same_identity(disk, &config, shared.ns.config());
-        if !matches!(same, Ok(false)) {
-            count_own(shared);
-            return answer(shared, same.map(drop));
-        }
-    }
-    let granted = match shared.make_room(cost, EvictReason::Trim) {
-        // what it is can be told at another start
-        Err(_) if is_there => {
-            count_own(shared);
-            return Ok(());
-        }
-        r => r,
-    };
-    let granted = granted.map_err(|no| {
-        Error::new(
-            ErrorKind::Full,
-            "open root",
-            format!(
-                "no room within the bound for {cost} bytes: {}{}",
-                no.0.as_str(),
-                others(shared, member)
-            ),
-        )
-    })?;
-    let touched = [root.clone(), config_dir.clone(), config.clone()];
-    let measure = || {
-        touched
-            .iter()
-            .map(|p| {
-                disk.stat(p).map_or(0, |s| match s.kind {
-                    FileKind::File => s.counted(shared.params.fs_block),
-                    _ => s.allocated,
-                })
-            })
-            .sum::<u64>()
-    };
-    let before = measure();
-    pass(shared, member, i64::try_from(cost).unwrap_or(0), granted)?;
-    let done = (|| {
-        for d in [shared.own_dir(), &config_dir] {
-            match disk.create_dir(d) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-                _ => {}
-            }
-        }
-        let write = || {
-            let file = disk.open(&config, OpenMode::CreateNew, false)?;
-            write_full(&*file, shared.ns.config().as_bytes(), &[])
-        };
-        match write() {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                if same_identity(disk, &config, shared.ns.config())? {
-                    return Ok(());
-                }
-                disk.remove_file(&config)?;
-                write()
-            }
-            r => r,
-        }
-    })();
-    let grown = measure().saturating_sub(before);
-    pass(
-        shared,
-        member,
-        i64::try_from(grown).unwrap_or(0) - i64::try_from(cost).unwrap_or(0),
-        0,
-    )?;
-    count_own(shared);
-    answer(shared, done)
-}
-
-/// Who else has how much of the root, for a message.
-fn others(shared: &Shared, member: &Member) -> String {
-    let Ok(Look::Page(page)) = member.ledger.look() else {
-        return String::new();
-    };
-    let all: Vec<String> = page
-        .used()
-        .filter(|&(n, e)| n != member.number && e.lease > 0)
-        .map(|(_, e)| format!("{} bytes are held by {}", e.lease, e.who()))
-        .collect();
-    let root = shared.params.root.display();
-    match all.is_empty() {
-        true => String::new(),
-        false => format!(
-            "; {}. What a dead one left beside living ones with a journal that cannot be used stays so until all of them \
-             have ended and {root} is opened again",
-            all.join(", ")
-        ),
-    }
-}
-
-/// Counts our namespace's own directory, unless it is counted.
-fn count_own(shared: &Shared) {
-    if let Ok(st) = shared.disk.stat(shared.own_dir()) {
-        let new = shared.dirs.also_top(0, st.allocated);
-        lock(&shared.core).budget.add_resident(new);
-    }
-}
-
-/// Passes bytes from this member's lease to the common ones; `reserved` of them were reserved.
-fn pass(shared: &Shared, member: &Member, bytes: i64, reserved: u64) -> Result<()> {
-    let moved = |n: u64, by: i64| n.saturating_add_signed(by);
-    let done = member.change_within(super::member::OPEN_PATIENCE, |p| {
-        p.head.common = moved(p.head.common, bytes);
-        if let Some(Some(e)) = p.member_mut(member.number) {
-            e.lease = moved(e.lease, -bytes);
-        }
-        let mut core = lock(&shared.core);
-        core.common = p.head.common;
-        core.budget.release(reserved);
-        let bound = core.budget.bound().unwrap_or(0);
-        core.budget.set_bound(Some(moved(bound, -bytes)));
-    });
-    match done {
-        Ok(Some(())) => Ok(()),
-        Ok(None) => Err(Error::new(
-            ErrorKind::Busy,
-            "open root",
-            "the ledger is held by somebody who does not let go",
-        )),
-        Err(e) => Err(Error::io("write the ledger", shared.params.root.display(), e)),
-    }
-}
-
-fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
-    let (disk, root) = (&*shared.disk, &shared.params.root);
-    match done {
-        // stores will be refused; what is there can be served
-        Err(error) if classify(&error) == IoClass::Full => {
-            tracing::warn!(tier = %shared.params.name, %error, "the device is full; the namespace is not written down");
-            Ok(())
-        }
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
-        r => r.map_err(|e| unusable(disk, root, e)),
-    }
-}
-
-/// What [`identify`] checks, without making anything.
-fn recognise(shared: &Shared) -> Result<()> {
-    let config = shared.params.root.join(shared.ns.config_dir()).join(CONFIG_FILE);
-    match same_identity(&*shared.disk, &config, shared.ns.config()) {
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a directory that another identity with the same short digest wrote. `false`: it is no identity, such as the
-/// empty file of a crash, which the next start replaces; till then it harms nobody: trailers carry the whole digest.
-fn same_identity(disk: &dyn Disk, config: &Path, ours: &str) -> io::Result<bool> {
-    let file = disk.open(config, OpenMode::Read, false)?;
-    let mut text = vec![0; 1 << 20];
-    let n = read_full(&*file, &mut text, &mut [])?;
-    let parse = |t: &[u8]| serde_json::from_slice::<serde_json::Value>(t).ok();
-    match (parse(text.get(..n).unwrap_or_default()), parse(ours.as_bytes())) {
-        (Some(theirs), Some(ours)) if theirs != ours => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
-                "{} describes another namespace than this engine's; use another root, or remove that directory and the \
-                 block directories beside it",
-                config.display()
-            ),
-        )),
-        (theirs, _) => Ok(theirs.is_some()),
     }
 }

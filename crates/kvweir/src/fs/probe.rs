@@ -2,66 +2,20 @@
 //! that the index does not know is looked for on disk, by a worker; the scheduler asks again and gets the answer,
 //! which is remembered (a hit in the index, a miss for a short time).
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-
-use super::{
-    core::weight,
-    index::{Shelf, State},
-    layout::Location,
-    shared::Shared,
-};
+use super::{core::weight, shared::Shared};
 use crate::{
     block::{Fingerprint, Key},
-    clock::Instant,
+    catalog::index::State,
     evict::RequestTag,
     io::{
         disk::FileKind,
         pool::{Work, Worker},
     },
+    root::names::{Location, Shelf},
     sync::lock,
 };
-
-/// Most misses remembered at one time.
-const MAX_MISSES: usize = 1 << 16;
-
-/// Probes under way and misses remembered.
-#[derive(Debug, Default)]
-pub(crate) struct Probes {
-    /// Since when each is looked for.
-    pub(crate) running: HashMap<Fingerprint, Instant, FixedState>,
-    misses: HashMap<Fingerprint, Instant, FixedState>,
-}
-
-impl Probes {
-    /// Whether `fp` was missing a short while ago.
-    pub(crate) fn is_known_miss(&mut self, fp: Fingerprint, now: Instant) -> bool {
-        match self.misses.get(&fp) {
-            Some(&until) if now < until => true,
-            Some(_) => {
-                self.misses.remove(&fp);
-                false
-            }
-            None => false,
-        }
-    }
-
-    /// When the oldest probe under way began.
-    pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.running.values().min().copied()
-    }
-
-    fn miss(&mut self, fp: Fingerprint, now: Instant, until: Instant) {
-        if self.misses.len() >= MAX_MISSES {
-            self.misses.retain(|_, &mut t| now < t);
-            if self.misses.len() >= MAX_MISSES {
-                self.misses.clear();
-            }
-        }
-        self.misses.insert(fp, until);
-    }
-}
 
 /// One key being looked for.
 pub(crate) struct Probe {

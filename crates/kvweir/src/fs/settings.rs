@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use super::{bounce::BounceMode, shared::write_cost};
+use super::files::cost::write_cost;
 use crate::{
     error::{Error, Result},
     events::Locality,
     evict::PolicyKind,
     io::{Disk, engine::EngineKind, pool::PoolSize},
+    jobs::bounce::BounceMode,
     pressure::BreakerSettings,
 };
 
@@ -43,7 +44,7 @@ pub fn min_pack_bound(block_len: usize) -> u64 {
 
 /// As [`min_pack_bound`], on a file system that allocates in units of `unit` bytes.
 pub(crate) fn min_pack_bound_in(block_len: usize, unit: u64) -> u64 {
-    min_bound_in(block_len, unit) + crate::pack::least_bytes(block_len, unit)
+    min_bound_in(block_len, unit) + crate::fs::packed::least_bytes(block_len, unit)
 }
 
 /// The bytes of which everything below `root` takes a multiple: what the file system says, or more where a probe shows
@@ -67,7 +68,7 @@ pub enum Layout {
     Auto,
     /// One file a block, in vLLM's own directory layout.
     Fs,
-    /// Slots of one size in large preallocated files ([`pack`](crate::pack)); needs `max_bytes`.
+    /// Slots of one size in large preallocated files ([`pack`](crate::fs::packed)); needs `max_bytes`.
     Pack,
 }
 

@@ -9,42 +9,37 @@ use std::{
 };
 
 use super::{
-    bounce::Bounce,
     core::{Core, Victim},
-    dirs::{Change, Dirs},
-    guard::Guard,
-    index::Shelf,
-    journal::{CREDIT_BLOCKS, Journal},
-    layout::{Fan, Location, fingerprint, leaf_dir, name_fingerprint},
-    open::Phase,
-    probe::Probes,
-    progress::Meter,
+    packed::Pack,
+    phase::Phase,
     settings::min_bound_in,
-    told::Told,
-    trailer::TRAILER_BYTES,
 };
 use crate::{
     block::{Fingerprint, Key},
+    budget::Change,
     clock::{Clock, Instant},
     error::ErrorKind,
     events::Locality,
-    io::{Disk, round_up},
+    fs::{files::cost::write_cost, probes::Probes},
+    io::Disk,
+    jobs::{bounce::Bounce, progress::Meter, watchdog::Guard},
     metrics::{EvictReason, RefuseReason},
     namespace::{Namespace, dir_seed},
-    pack::Pack,
+    root::{
+        dirs::Dirs,
+        journal::{CREDIT_BLOCKS, Journal},
+        names::{Fan, Location, MAX_NAMESPACES, Shelf, fingerprint, leaf_dir, name_fingerprint},
+        trailer::TRAILER_BYTES,
+    },
     sync::{
         Bell, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         lock,
     },
     tier::{Direction, Report, RequestId},
+    told::Told,
 };
 
-/// File system blocks reserved for each write beside the file itself: directories made or grown (at most four) and
-/// extent blocks of a fragmented file.
-const SLACK_BLOCKS: u64 = 8;
-/// Namespaces that an index can name.
-pub(crate) const MAX_NAMESPACES: u16 = 1 << 11;
 /// How old an answer about free space may be.
 const FREE_FRESH_FOR: Duration = Duration::from_millis(50);
 /// How long the bound stays lowered after the device ran full.
@@ -476,9 +471,4 @@ impl Shared {
     pub(crate) fn next_temp(&self) -> u64 {
         self.temp_counter.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-/// Bytes to reserve before writing one block of `block_len` bytes.
-pub(crate) fn write_cost(block_len: usize, fs_block: u64) -> u64 {
-    round_up((block_len + TRAILER_BYTES) as u64, fs_block) + SLACK_BLOCKS * fs_block
 }

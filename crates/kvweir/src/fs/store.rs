@@ -12,17 +12,12 @@ use std::{
 
 use super::{
     core::{Core, Waiter, weight},
-    guard::Abandon,
-    index::State,
-    journal::{Facts, units},
-    later::{Order, Run},
-    layout::{Location, temp_name},
-    progress::Progress,
+    deferred::{Order, Run},
     shared::Shared,
-    trailer::{TRAILER_BYTES, Trailer, encode, payload_sum},
 };
 use crate::{
     block::{Fingerprint, Key},
+    catalog::index::State,
     clock::Instant,
     error::{ErrorKind, IoClass, classify},
     evict::Id,
@@ -34,7 +29,13 @@ use crate::{
         round_up,
         tree::most_allocated,
     },
+    jobs::{progress::Progress, watchdog::Abandon},
     metrics::{EvictReason, RefuseReason},
+    root::{
+        journal::{Facts, units},
+        names::{Location, temp_name},
+        trailer::{TRAILER_BYTES, Trailer, encode, payload_sum},
+    },
     sync::{Mutex, lock, wait_while},
     tier::{BlockOutcome, Direction, RequestId, StoreBlock},
 };
@@ -200,14 +201,8 @@ impl StoreRun {
                     State::Bad => return Begin::Replace(id),
                     State::Writing => {
                         // our slot is not needed any more and must be free before the report
-                        if let (Some(run), Some(slot)) = (self.me.upgrade(), self.slots.get(unit)) {
-                            drop(lock(slot).take());
-                            core.waiters.entry(id).or_default().push(Waiter {
-                                run,
-                                unit,
-                                _job: self.job.upgrade(),
-                            });
-                        }
+                        let waits = self.wait_for(unit);
+                        core.waiters.entry(id).or_default().extend(waits);
                         return Begin::Joined;
                     }
                     State::Evicting => {
@@ -243,6 +238,17 @@ impl StoreRun {
         }
     }
 
+    /// This unit as one that waits for another job's write; its slot is free from now on, and its job stays known to the
+    /// watchdog.
+    pub(crate) fn wait_for(&self, unit: usize) -> Option<Waiter> {
+        drop(self.slots.get(unit).and_then(|s| lock(s).take()));
+        let (run, job) = (self.me.upgrade()?, self.job.upgrade());
+        Some(Box::new(move |outcome| {
+            run.finish(unit, outcome);
+            drop(job);
+        }))
+    }
+
     /// Takes back an entry that was reserved, and fails those who waited for it.
     pub(crate) fn abort(&self, id: Id, kind: ErrorKind) {
         let waiters = {
@@ -251,7 +257,7 @@ impl StoreRun {
             core.waiters.remove(&id)
         };
         for w in waiters.into_iter().flatten() {
-            w.run.finish(w.unit, BlockOutcome::Failed(kind));
+            w(BlockOutcome::Failed(kind));
         }
     }
 
@@ -313,7 +319,7 @@ impl StoreRun {
         if let Err(e) = entered {
             self.journal_nothing_left(key, at);
             let mut core = lock(&s.core);
-            core.budget.change(change.before, change.now);
+            core.budget.apply(change);
             if classify(&e) == IoClass::Full {
                 core.eviction_does_not_help(s.clock.now());
             }
@@ -359,13 +365,13 @@ impl StoreRun {
                 };
                 change.add(s.dirs.leave(&*s.disk, s.own_dir(), 0, at.fan, at.leaf));
                 self.journal_nothing_left(key, at);
-                lock(&s.core).budget.change(change.before, change.now);
+                lock(&s.core).budget.apply(change);
                 Err(late)
             }
             Err(e) => {
                 self.journal_nothing_left(key, at);
                 let mut core = lock(&s.core);
-                core.budget.change(change.before, change.now);
+                core.budget.apply(change);
                 if classify(&e) == IoClass::Full {
                     core.eviction_does_not_help(s.clock.now());
                 }
@@ -518,7 +524,7 @@ impl StoreRun {
                     core.budget.release(granted);
                     let cost = w.stat.counted(s.params.fs_block);
                     core.budget.add_resident(cost);
-                    core.budget.change(w.change.before, w.change.now);
+                    core.budget.apply(w.change);
                     core.index.set_state(id, State::Ready);
                     core.index.set_cost(id, cost);
                     core.index.set_has_trailer(id, true);
@@ -535,7 +541,7 @@ impl StoreRun {
                     core.waiters.remove(&id)
                 };
                 for w in waiters.into_iter().flatten() {
-                    w.run.finish(w.unit, BlockOutcome::Present);
+                    w(BlockOutcome::Present);
                 }
                 BlockOutcome::Stored
             }
@@ -606,7 +612,7 @@ impl Drop for Claim<'_> {
 
 struct Written {
     stat: Stat,
-    change: super::dirs::Change,
+    change: crate::budget::Change,
 }
 
 /// Publishes `temp` as `to`. EEXIST, which some network file systems give, is success if the destination is whole.

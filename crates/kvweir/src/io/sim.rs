@@ -22,12 +22,12 @@ use self::data::Data;
 use super::{
     PAGE,
     disk::{Disk, DiskFile, FileKind, OpenMode, Space, Stat},
-    round_up,
 };
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::{
+    io::sim::data::BLOCK,
+    sync::{Mutex, MutexGuard, lock},
+};
 
-/// The unit of allocation.
-const BLOCK: u64 = 4096;
 /// What a device writes whole.
 const SECTOR: usize = 512;
 
@@ -142,10 +142,6 @@ impl Tree {
             None => Err(errno(ENOENT)),
         }
     }
-}
-
-fn size(len: usize) -> u64 {
-    round_up(len as u64, BLOCK)
 }
 
 impl SimDisk {

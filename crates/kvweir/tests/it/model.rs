@@ -213,7 +213,8 @@ impl Run {
         self.known.extend(&new);
         assert!(
             after.contains(&(from + n - 1)) || n > 3 || !all || bad.contains(&(from + n - 1)),
-            "the last block stored is there"
+            "the last block stored is there: {from}+{n}, before {before:?}, after {after:?}, pinned {pinned:?}, {:?}",
+            self.c().tier.stats()
         );
         self.held = after;
     }

@@ -20,6 +20,7 @@
 //! # Ok(()) }
 //! ```
 
+mod choose;
 mod fixed;
 mod flight;
 mod kind;
@@ -32,7 +33,7 @@ mod threads;
 
 use std::fmt::Debug;
 
-pub use kind::{EngineKind, Engines};
+pub use self::{choose::Engines, kind::EngineKind};
 pub use probe::probe;
 pub use ring::RingEngine;
 pub use run::{Piece, ReadRun, Run, WriteRun};

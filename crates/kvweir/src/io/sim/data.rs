@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{BLOCK, PAGE, size};
+use crate::io::{PAGE, round_up};
 
 /// A file's bytes, shared by its name and the handles that are open.
 #[derive(Debug, Default)]
@@ -57,4 +57,11 @@ impl Data {
         let filled = filled.start / PAGE..filled.end.div_ceil(PAGE);
         self.holes.retain(|h| !filled.contains(h) && h * PAGE < len);
     }
+}
+
+/// The unit of allocation.
+pub(crate) const BLOCK: u64 = 4096;
+
+pub(crate) fn size(len: usize) -> u64 {
+    round_up(len as u64, BLOCK)
 }

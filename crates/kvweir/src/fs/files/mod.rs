@@ -1,0 +1,4 @@
+//! Blocks with files of their own.
+
+pub(crate) mod cost;
+pub(crate) mod pieces;

@@ -1,0 +1,96 @@
+//! Folding the journal into a snapshot when it has grown as large as what it stands on.
+
+use crate::{
+    fs::keeper::state::Keeper,
+    io::{round_up, tree::most_allocated},
+    root::{
+        accounts::Accounts,
+        journal::{self, Snapshot, Unusable},
+    },
+    sync::{atomic::Ordering, lock},
+};
+
+impl Keeper {
+    /// Folds the journal into a snapshot when it has grown as large as what it stands on.
+    pub(crate) fn compact(&mut self) {
+        let asked = self.shared.compact_asked.load(Ordering::Relaxed);
+        self.opening.compact_now |= asked > self.shared.compact_tried.load(Ordering::Relaxed);
+        self.compact_if_due();
+        self.shared.compact_tried.store(asked, Ordering::Relaxed);
+    }
+
+    fn compact_if_due(&mut self) {
+        let s = &*self.shared;
+        let Some(j) = s.journal.get() else { return };
+        let (len, older) = j.lengths();
+        let base = s.compact_base();
+        if !std::mem::take(&mut self.opening.compact_now) && len < self.compact_at.max(base + older) {
+            return;
+        }
+        let most = j.next_snapshot();
+        let cost = most_allocated(most, s.params.fs_block);
+        {
+            let mut core = lock(&s.core);
+            core.top_up(s.credit());
+            if !core.spend_credit(cost, s.least_credit() + j.spare()) {
+                // the next store makes room for it
+                return;
+            }
+        }
+        let unspent = |bytes: u64| lock(&s.core).budget.release(bytes);
+        let head = (s.nonce(), s.params.block_len as u64);
+        let rotation = match j.rotate(&s.core, head) {
+            Ok(r) => r,
+            Err(error) => {
+                tracing::warn!(%error, "the journal cannot be compacted now");
+                unspent(cost);
+                self.compact_at = len * 2;
+                return;
+            }
+        };
+        self.compact_at = 0;
+        let merged = match journal::merge(&*s.disk, &s.params.root, &rotation, s.params.fs_block) {
+            Ok(m) => m,
+            Err(why @ Unusable::Damaged(_)) => {
+                tracing::error!(tier = %s.params.name, %why, "the journal is given up; the next start walks the root");
+                unspent(cost);
+                let freed = j.lose();
+                s.core.shrink(freed);
+                return;
+            }
+            Err(why) => {
+                tracing::warn!(%why, "the journal cannot be compacted now");
+                unspent(cost);
+                return;
+            }
+        };
+        let limit = merged.limit().min(most);
+        let number = |dir: &str| s.number_of(dir);
+        let written = Snapshot::start(j, &rotation, limit).and_then(|mut out| {
+            merged.write(&mut out, &number)?;
+            out.end()
+        });
+        match written {
+            Ok(len) => {
+                let bytes = round_up(len, s.params.fs_block);
+                // the file system may take that later
+                let spare = most_allocated(len, s.params.fs_block) - bytes;
+                {
+                    let mut core = lock(&s.core);
+                    core.budget.release(cost.saturating_sub(spare));
+                    core.return_credit(spare.min(cost));
+                    core.budget.add_resident(bytes);
+                }
+                let freed = j.settle(&rotation, len);
+                s.core.shrink(freed);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the journal's snapshot was not written");
+                let stays = j.give_up(&rotation);
+                let mut core = lock(&s.core);
+                core.budget.release(cost);
+                core.budget.add_resident(stays);
+            }
+        }
+    }
+}

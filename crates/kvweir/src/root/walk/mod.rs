@@ -1,0 +1,504 @@
+//! The walk at start: everything below the root is counted (I1), blocks are found by name alone, temporaries that
+//! are provably ours are swept, every other file is left where it is. First-level directories are shared out among
+//! threads. A walk that is watched (`watch.rs`) changes nothing.
+
+mod look;
+
+use std::{
+    collections::HashSet,
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    dirs::Dirs,
+    journal::parse_name,
+    names::{
+        Fan, Leaf, Parsed, STATE_DIR, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high,
+        parse_leaf, temp_member,
+    },
+    trailer::{TRAILER_BYTES, decode},
+    visitor::{BlockFile, Met, Watch},
+};
+use crate::{
+    block::{Fingerprint, Key},
+    error::{Error, Result},
+    evict::Id,
+    io::{
+        Disk,
+        disk::{FileKind, OpenMode, Stat},
+    },
+    namespace::dir_seed,
+    root::names::CONFIG_FILE,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        lock, thread,
+    },
+};
+
+/// A block file found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) fp: Fingerprint,
+    pub(crate) namespace: u16,
+    pub(crate) leaf: Leaf,
+    pub(crate) fan: Fan,
+    pub(crate) cost: u64,
+    pub(crate) mtime_ns: i128,
+    pub(crate) trailer: bool,
+    /// Its entry, once it has one.
+    pub(crate) id: Option<Id>,
+    /// Of our namespace, but not of the right size.
+    pub(crate) bad: bool,
+    pub(crate) key: Option<Key>,
+}
+
+/// What lies below a root.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) blocks: Vec<Found>,
+    pub(crate) swept: u64,
+    pub(crate) foreign_files: u64,
+    /// Bytes of everything that is not a block or a directory of a namespace: at the root's own level, and below.
+    pub(crate) common_bytes: u64,
+    pub(crate) deep_bytes: u64,
+    /// Bytes of namespaces' directories.
+    pub(crate) dir_bytes: u64,
+}
+
+/// What a walk needs to know.
+pub(crate) struct Walk<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) root: &'a Path,
+    /// Our own namespace's directory name: number 0.
+    pub(crate) own: &'a str,
+    pub(crate) block_len: u64,
+    pub(crate) fs_block: u64,
+    pub(crate) want_keys: bool,
+    pub(crate) threads: usize,
+    /// Which temporaries are known to be nobody's.
+    pub(crate) sweep: Sweep,
+    /// Told of blocks as they are found, a first-level directory at a time.
+    pub(crate) found: &'a (dyn Fn(&mut [Found]) + Sync),
+    /// The number of a namespace other than ours by its directory's name; `None` when there are too many.
+    pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
+    /// Ends the walk early.
+    pub(crate) stop: &'a AtomicBool,
+    /// Who is told of everything met; then nothing is swept, removed or listed in the survey.
+    pub(crate) watch: Option<&'a dyn Watch>,
+}
+
+/// Which temporaries a walk removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// All that are ours: nobody lives.
+    All,
+    /// Those of one member, dead.
+    Member(u32),
+}
+
+/// A first-level directory to walk.
+struct Task {
+    namespace: u16,
+    ns_dir: PathBuf,
+    dir: PathBuf,
+    high: u32,
+}
+
+impl Walk<'_> {
+    /// Bytes at the root's own level that no member owns, and how many foreign files are among them.
+    pub(crate) fn root_level(&self) -> Result<(u64, u64)> {
+        let mut survey = Survey::default();
+        let stat = self.stat(self.root)?;
+        survey.common_bytes += stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: None,
+            path: self.root,
+            stat: &stat,
+        });
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
+            if self.namespace(&name, kind).is_some() {
+                continue;
+            }
+            self.count_foreign(&self.root.join(&name), &mut survey)?;
+        }
+        Ok((survey.common_bytes + survey.deep_bytes, survey.foreign_files))
+    }
+
+    /// Walks the root.
+    pub(crate) fn run(&self, dirs: &Dirs) -> Result<Survey> {
+        let mut survey = Survey::default();
+        (survey.common_bytes, survey.foreign_files) = self.root_level()?;
+        let mut tasks = Vec::new();
+        for (name, kind) in self.entries(self.root)?.unwrap_or_default() {
+            let path = self.root.join(&name);
+            let Some(name) = self.namespace(&name, kind) else {
+                continue;
+            };
+            if self.watch.is_some_and(|w| !w.wants(name)) {
+                continue;
+            }
+            let number = if name == self.own {
+                Some(0)
+            } else {
+                (self.number)(name)
+            };
+            let Some(number) = number else {
+                self.count_foreign(&path, &mut survey)?;
+                continue;
+            };
+            let Some(stat) = self.look(&path)? else { continue };
+            survey.dir_bytes += stat.allocated;
+            dirs.found_top(number, stat.allocated);
+            self.tell(|| Met::Namespace { number, path: &path });
+            self.tell(|| Met::Dir {
+                namespace: Some(number),
+                path: &path,
+                stat: &stat,
+            });
+            for (name, kind) in self.entries(&path)?.unwrap_or_default() {
+                match name
+                    .to_str()
+                    .and_then(parse_high)
+                    .filter(|_| kind == FileKind::Dir)
+                {
+                    Some(high) => tasks.push(Task {
+                        namespace: number,
+                        ns_dir: path.clone(),
+                        dir: path.join(&name),
+                        high,
+                    }),
+                    None => self.count_foreign(&path.join(&name), &mut survey)?,
+                }
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let all = Mutex::new((survey, None));
+        thread::scope(|scope| {
+            let work = || {
+                let mut mine = Survey::default();
+                let mut failed = None;
+                while failed.is_none()
+                    && !self.stop.load(Ordering::Relaxed)
+                    && let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let from = mine.blocks.len();
+                    failed = self.walk_high(task, dirs, &mut mine).err();
+                    (self.found)(mine.blocks.get_mut(from..).unwrap_or_default());
+                }
+                let mut all = lock(&all);
+                all.0.absorb(mine);
+                all.1 = all.1.take().or(failed);
+            };
+            for n in 1..self.threads.min(tasks.len()) {
+                // fewer helpers than asked for is only slower
+                let _ = thread::Builder::new()
+                    .name(format!("kvweir-walk-{n}"))
+                    .spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let (survey, failed) = all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        failed.map_or(Ok(survey), Err)
+    }
+
+    fn walk_high(&self, task: &Task, dirs: &Dirs, out: &mut Survey) -> Result<()> {
+        let Some(stat) = self.look(&task.dir)? else {
+            return Ok(());
+        };
+        let cost = stat.allocated;
+        out.dir_bytes += cost;
+        self.tell(|| Met::Dir {
+            namespace: Some(task.namespace),
+            path: &task.dir,
+            stat: &stat,
+        });
+        let Some(entries) = self.entries(&task.dir)? else {
+            return Ok(());
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &task.dir });
+        }
+        let mut any = false;
+        for (name, kind) in entries {
+            let path = task.dir.join(&name);
+            match name
+                .to_str()
+                .and_then(parse_leaf)
+                .filter(|_| kind == FileKind::Dir)
+            {
+                Some((low, leaf)) => {
+                    let at = (Fan(task.high << 8 | low), leaf);
+                    any |= self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
+                }
+                None => self.count_foreign(&path, out)?,
+            }
+        }
+        let fan = Fan(task.high << 8);
+        if any {
+            dirs.found_dir(task.namespace, fan, None, cost);
+        } else if self.watch.is_none() && self.disk.remove_dir(&task.dir).is_ok() {
+            // an emptied directory that a crash left behind
+            out.dir_bytes -= cost;
+        } else {
+            out.dir_bytes -= cost;
+            out.deep_bytes += cost;
+        }
+        Ok(())
+    }
+
+    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed. Returns whether it
+    /// is still there.
+    pub(crate) fn walk_leaf(
+        &self,
+        ns: u16,
+        ns_dir: &Path,
+        (fan, leaf): (Fan, Leaf),
+        only: Option<&HashSet<Fingerprint>>,
+        dirs: &Dirs,
+        out: &mut Survey,
+    ) -> Result<bool> {
+        let dir = leaf_dir(ns_dir, fan, leaf);
+        let Some(stat) = self.look(&dir)? else {
+            return Ok(false);
+        };
+        let cost = stat.allocated;
+        self.tell(|| Met::Dir {
+            namespace: Some(ns),
+            path: &dir,
+            stat: &stat,
+        });
+        let seed = dir_seed(
+            &ns_dir
+                .file_name()
+                .map(|n| n.to_string_lossy())
+                .unwrap_or_default(),
+        );
+        let Some(entries) = self.entries(&dir)? else {
+            return Ok(true);
+        };
+        if entries.is_empty() {
+            self.tell(|| Met::Empty { path: &dir });
+        }
+        let mut blocks = 0;
+        for (name, kind) in entries {
+            let path = dir.join(&name);
+            // what we write is ASCII: any other name is foreign
+            let text = name.to_str().unwrap_or_default();
+            match parse_file(text, fan, leaf) {
+                Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
+                    if let Some(stat) = self.look(&path)? {
+                        self.tell(|| Met::Temp {
+                            path: &path,
+                            stat: &stat,
+                        });
+                    }
+                }
+                Parsed::Temp if kind == FileKind::File && !self.sweeps(text) => {}
+                Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                        return Err(Error::io("sweep leftover temporary", path.display(), e));
+                    }
+                    _ => out.swept += 1,
+                },
+                Parsed::Block(key) if kind == FileKind::File => {
+                    let Some(fp) = name_fingerprint(text, fan, leaf, seed) else {
+                        continue;
+                    };
+                    if only.is_some_and(|o| !o.contains(&fp)) {
+                        blocks += 1;
+                        continue;
+                    }
+                    let Some(stat) = self.look(&path)? else {
+                        continue;
+                    };
+                    if let Some(watch) = self.watch {
+                        blocks += 1;
+                        watch.met(Met::Block(&BlockFile {
+                            namespace: ns,
+                            dir: &dir,
+                            name: text,
+                            fp,
+                            fan,
+                            leaf,
+                            key,
+                            stat,
+                        }));
+                        continue;
+                    }
+                    let whole = self.block_len + TRAILER_BYTES as u64;
+                    let right = stat.len == self.block_len || stat.len == whole;
+                    let key = match key {
+                        None if ns == 0 && self.want_keys && leaf == Leaf::Keyed => {
+                            self.key_in_trailer(&path)
+                        }
+                        k => k,
+                    };
+                    blocks += 1;
+                    dirs.found_file(ns, fan, leaf);
+                    out.blocks.push(Found {
+                        fp,
+                        namespace: ns,
+                        leaf,
+                        fan,
+                        cost: stat.counted(self.fs_block),
+                        mtime_ns: stat.mtime_ns,
+                        trailer: stat.len == whole,
+                        id: None,
+                        bad: ns == 0 && !right && leaf != Leaf::Extent,
+                        key: key.filter(|_| ns == 0 && self.want_keys),
+                    });
+                }
+                _ => self.count_foreign(&path, out)?,
+            }
+        }
+        if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
+            return Ok(false);
+        }
+        out.dir_bytes += cost;
+        dirs.found_dir(ns, fan, Some(leaf), cost);
+        Ok(true)
+    }
+
+    /// The name of an entry of the root, if it is a namespace's directory.
+    fn namespace<'n>(&self, name: &'n OsStr, kind: FileKind) -> Option<&'n str> {
+        let name = name.to_str().filter(|_| kind == FileKind::Dir)?;
+        (is_namespace(name) || name == self.own).then_some(name)
+    }
+
+    fn sweeps(&self, name: &str) -> bool {
+        match self.sweep {
+            Sweep::All => true,
+            Sweep::Member(n) => temp_member(name) == Some(n),
+        }
+    }
+
+    /// Counts a file or a whole directory that is not ours, at the larger of length and allocation.
+    fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        if path == self.root.join(STATE_DIR) {
+            return self.count_state(path, out);
+        }
+        let mut stack = vec![path.to_owned()];
+        while let Some(p) = stack.pop() {
+            let Some(stat) = self.look(&p)? else {
+                continue;
+            };
+            let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
+            self.tell(
+                || match own || stat.kind == FileKind::Dir && self.is_config_dir(&p) {
+                    true => Met::Own {
+                        path: &p,
+                        stat: &stat,
+                    },
+                    false => Met::Foreign {
+                        path: &p,
+                        stat: &stat,
+                    },
+                },
+            );
+            match stat.kind {
+                FileKind::Dir => {
+                    out.deep_bytes += stat.allocated;
+                    match self.disk.list(&p, &mut |name, _| stack.push(p.join(name))) {
+                        // somebody else's (`lost+found` of a mount point): counted as far as it can be seen
+                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                            tracing::warn!(dir = %p.display(), %error, "a foreign directory cannot be read");
+                            out.foreign_files += 1;
+                        }
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                            self.unreadable(&p, Error::io("list directory", p.display(), e))?;
+                        }
+                        _ => {}
+                    }
+                }
+                FileKind::File => {
+                    out.foreign_files += u64::from(!own);
+                    out.deep_bytes += stat.counted(self.fs_block);
+                }
+                FileKind::Other => out.deep_bytes += stat.allocated,
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the state directory and all below it: journals are their members' to count.
+    fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
+        let Some(stat) = self.look(path)? else {
+            return Ok(());
+        };
+        self.tell(|| Met::Own { path, stat: &stat });
+        out.common_bytes += stat.allocated;
+        for (name, kind) in self.entries(path)?.unwrap_or_default() {
+            let journal = kind == FileKind::File && name.to_str().and_then(parse_name).is_some();
+            if journal && self.watch.is_none() {
+                continue;
+            }
+            let at = path.join(&name);
+            let Some(stat) = self.look(&at)? else { continue };
+            self.tell(|| Met::Own {
+                path: &at,
+                stat: &stat,
+            });
+            out.common_bytes += match kind {
+                FileKind::File => stat.counted(self.fs_block),
+                FileKind::Dir => stat.allocated + self.own_below(&at)?,
+                FileKind::Other => stat.allocated,
+            };
+        }
+        Ok(())
+    }
+
+    fn key_in_trailer(&self, path: &Path) -> Option<Key> {
+        let file = self.disk.open(path, OpenMode::Read, false).ok()?;
+        let mut page = [0; TRAILER_BYTES];
+        let n = file
+            .read_at(&mut [io::IoSliceMut::new(&mut page)], self.block_len)
+            .ok()?;
+        decode(page.get(..n)?).map(|t| t.key)
+    }
+
+    /// The entries of a directory; `None`: a watcher was told that it cannot be read.
+    pub(crate) fn entries(&self, dir: &Path) -> Result<Option<Vec<(OsString, FileKind)>>> {
+        let mut names = Vec::new();
+        match self
+            .disk
+            .list(dir, &mut |name, kind| names.push((name.to_owned(), kind)))
+        {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                self.unreadable(dir, Error::io("list directory", dir.display(), e))?;
+                return Ok(None);
+            }
+            _ => {}
+        }
+        let mut out = Vec::with_capacity(names.len());
+        for (name, kind) in names {
+            let kind = match kind {
+                Some(k) => k,
+                None => self.look(&dir.join(&name))?.map_or(FileKind::Other, |s| s.kind),
+            };
+            out.push((name, kind));
+        }
+        Ok(Some(out))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        self.disk
+            .stat(path)
+            .map_err(|e| Error::io("stat", path.display(), e))
+    }
+}
+
+impl Survey {
+    fn absorb(&mut self, other: Self) {
+        self.blocks.extend(other.blocks);
+        self.swept += other.swept;
+        self.foreign_files += other.foreign_files;
+        self.common_bytes += other.common_bytes;
+        self.deep_bytes += other.deep_bytes;
+        self.dir_bytes += other.dir_bytes;
+    }
+}
