@@ -169,7 +169,7 @@ pub const TIER: &[Setting] = &[
         Kind::Word(&["auto", "fs", "pack"]),
         Default::Word("auto"),
         "auto, fs or pack is allowed",
-        "a file a block, packed into large files, or what suits; `KvweirFsTier` has `fs`",
+        "one file per block, packed into large files, or what suits; `KvweirFsTier` has `fs`",
     ),
     row(
         "engine",

@@ -226,6 +226,15 @@ fn a_good_configuration_has_no_mistakes_and_says_what_it_left() {
     assert_eq!(check(&Given::json(&several), None).tiers, 1);
 }
 
+/// Each stanza has a mistake that says so, in one line.
+fn assert_told<const N: usize>(cases: [(Json, &str); N]) {
+    for (stanza, expected) in cases {
+        let told = mistakes(&stanza);
+        assert!(told.iter().any(|m| m.contains(expected)), "{expected}: {told:?}");
+        assert!(told.iter().all(|m| !m.contains('\n')));
+    }
+}
+
 /// `KvweirTeir` was an AttributeError without a word; so is whatever else names a class of ours wrongly.
 #[test]
 fn misspelled_names_are_told_with_the_near_one() {
@@ -281,6 +290,13 @@ fn misspelled_names_are_told_with_the_near_one() {
             ),
             "did you mean 'kvweir.vllm.KvweirDropPolicy'?",
         ),
+    ];
+    assert_told(cases);
+}
+
+#[test]
+fn what_is_no_stanza_at_all_or_has_values_that_cannot_be_is_told() {
+    let cases = [
         (
             whole(json!({}), json!({"cpu_bytes_to_use": "8GiB"})),
             "a whole number of bytes: write 8589934592",
@@ -329,11 +345,7 @@ fn misspelled_names_are_told_with_the_near_one() {
         ),
         (json!({"kv_connector": "Other"}), "no tier of kvweir's is named"),
     ];
-    for (stanza, expected) in cases {
-        let told = mistakes(&stanza);
-        assert!(told.iter().any(|m| m.contains(expected)), "{expected}: {told:?}");
-        assert!(told.iter().all(|m| !m.contains('\n')));
-    }
+    assert_told(cases);
     let typo = check(
         &Given::json(&whole(json!({}), json!({"secondary_tier": []}))),
         None,

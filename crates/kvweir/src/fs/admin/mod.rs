@@ -36,8 +36,6 @@ mod check_extent;
 mod claim;
 mod convert;
 mod doctor;
-#[cfg(test)]
-mod extent_faults;
 mod extents;
 mod gc;
 mod holder;
@@ -50,6 +48,10 @@ mod shm;
 mod spent;
 mod survey;
 mod temps;
+#[cfg(test)]
+mod tests {
+    mod extents;
+}
 mod trim;
 mod verify;
 

@@ -127,7 +127,7 @@ pub fn unknown_keys_miss(make: Make<'_>) {
     end(c);
 }
 
-/// Once (I4): one report a job, one outcome a block in order, also for empty jobs, a key twice in one job, and
+/// Once (I4): one report per job, one outcome per block in order, also for empty jobs, a key twice in one job, and
 /// keys that are not there. The order shows in loads that mix known and unknown keys.
 pub fn every_job_is_reported_once_with_an_outcome_per_block(make: Make<'_>) {
     let (mut c, r) = (open(make, 32), RequestId(1));
