@@ -1,5 +1,5 @@
-//! A model of the manager that pacing is for: a slot per key that the tier says it holds, least recently used first out,
-//! a miss once nothing can go; waiting requests are asked for in order in every step.
+//! A model of the manager that pacing is for: a slot per key that the tier says it holds, least recently used first
+//! out, a miss once nothing can go; waiting requests are asked for in order in every step.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

@@ -285,7 +285,8 @@ fn misspelled_names_are_told_with_the_near_one() {
         ),
         (
             whole(
-                json!({"backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector", "policy_cls": "kvweir.vllm.KvweirDropPolcy"}}),
+                json!({"backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector",
+                    "policy_cls": "kvweir.vllm.KvweirDropPolcy"}}),
                 json!({}),
             ),
             "did you mean 'kvweir.vllm.KvweirDropPolicy'?",
@@ -373,8 +374,8 @@ fn what_tiers_share_is_told_once_and_where_it_stands() {
                 "{place}.secondary_tiers[0].backpressure: alpha = 7: greater than 0 and at most 1 is allowed"
             ),
             format!(
-                "{place}.backpressure: failure_threshold = true: a whole number from 1 to 4294967295, or none to ignore \
-                 failures, is allowed"
+                "{place}.backpressure: failure_threshold = true: a whole number from 1 to 4294967295, or none to \
+                 ignore failures, is allowed"
             ),
             format!("{place}.backpressure: alpha = 9: greater than 0 and at most 1 is allowed"),
             format!(

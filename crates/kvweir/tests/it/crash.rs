@@ -327,8 +327,8 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks(layout: L
     for (evicts, kills) in [(false, kills / 2), (true, kills - kills / 2)] {
         let c = kill_again_and_again(layout, evicts, kills, seed);
         println!(
-            "{layout}, {} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded and \
-             compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
+            "{layout}, {} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded \
+             and compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
             c.kills,
             if evicts { "evicting" } else { "without eviction" },
             c.acknowledged,

@@ -3,8 +3,9 @@
 //! each run told by its seed.
 //!
 //! The model knows what was stored and what was acknowledged as held. It does not know whom the policy evicts, so it
-//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; what a request pins stays
-//! as long as it does, and a store fails only beside pins; a restart changes nothing; a death loses nothing that was acknowledged but what the last call evicted; what was damaged is a miss.
+//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; what a request pins
+//! stays as long as it does, and a store fails only beside pins; a restart changes nothing; a death loses nothing
+//! that was acknowledged but what the last call evicted; what was damaged is a miss.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
