@@ -73,7 +73,7 @@ class Meter:
     def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         clock, now, me, ident = time.perf_counter_ns, self.now, self._me, threading.get_ident
         if name == "lookup":
-            # called thousands of times a step: as little as possible between the two looks at the clock
+            # called thousands of times per step: as little as possible between the two looks at the clock
             nothing, own = _nothing, self._own
 
             def lookup(key: Any, context: Any) -> Any:

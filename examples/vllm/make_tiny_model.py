@@ -1,4 +1,4 @@
-"""Makes a Llama of random weights that fits any machine, and a tokenizer of one token a byte. Nothing is downloaded.
+"""Makes a Llama of random weights that fits any machine, and a tokenizer of one token per byte. Nothing is downloaded.
 
     python make_tiny_model.py DIRECTORY
 
@@ -30,7 +30,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(tokens: int) -> LlamaForCausalLM:
-    """Four layers; 2 (K and V) x 4 layers x 2 heads x 64 numbers of 4 bytes are 4 KiB a token."""
+    """Four layers; 2 (K and V) x 4 layers x 2 heads x 64 numbers of 4 bytes are 4 KiB per token."""
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=tokens,

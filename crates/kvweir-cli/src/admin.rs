@@ -10,9 +10,9 @@ use kvweir::{
 use serde::Serialize;
 
 use crate::{
-    cli::UsageError,
     output,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 /// How many paths a table shows.
@@ -45,14 +45,14 @@ pub(crate) fn spent(errno: Option<i32>) -> Option<&'static str> {
         ),
         // ENOMEM
         12 => Some(
-            "nothing is wrong with the blocks: free memory or raise its limit (`ulimit -v`, memory.max of the cgroup), or \
-             use fewer threads where there is --threads, and run it again",
+            "nothing is wrong with the blocks: free memory or raise its limit (`ulimit -v`, memory.max of the cgroup), \
+             or use fewer threads where there is --threads, and run it again",
         ),
         _ => None,
     }
 }
 
-/// For results of the engine without which a command has none itself: exit code 2.
+/// For calls of the engine without which a command cannot run at all: exit code 2.
 pub(crate) trait OrCouldNotRun<T> {
     fn or_could_not_run(self) -> Result<T>;
 }
@@ -65,7 +65,9 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
                 ErrorKind::Busy => {
                     Some("end that engine or command first; `kvweir inspect` and `kvweir verify` may run beside it")
                 }
-                ErrorKind::Full => Some("free some space or trim the root; an import may go into a root on another file system"),
+                ErrorKind::Full => {
+                    Some("free some space or trim the root; an import may go into a root on another file system")
+                }
                 _ => None,
             };
             let message = e.to_string();
@@ -74,7 +76,7 @@ impl<T> OrCouldNotRun<T> for kvweir::Result<T> {
     }
 }
 
-/// With `yes` the right to change the root; else only sees that it could be had.
+/// With `yes`, takes the right to change the root; else only checks that it could be had.
 pub(crate) fn claim(admin: &Admin, yes: bool) -> Result<Option<Claim>> {
     if yes {
         return admin.claim().map(Some).or_could_not_run();
@@ -107,7 +109,7 @@ pub(crate) fn list(title: &'static str, rows: Vec<(&str, String)>) -> Section {
     }
 }
 
-/// A list of lines, if there are any; the first so many of them.
+/// The first [`SHOWN`] of `lines`, if there are any.
 pub(crate) fn lines(title: &'static str, lines: &[String]) -> Option<Section> {
     let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|l| vec![l.clone()]).collect();
     if lines.len() > SHOWN {
@@ -150,15 +152,15 @@ pub(crate) fn span(seconds: u64) -> String {
 pub(crate) fn say_above(above: u64, bound: Option<u64>) {
     if above > 0 {
         output::say(&format!(
-            "warning: du is {} ABOVE the bound of {}: end the engines, run `kvweir verify ROOT --repair --yes`, and the \
-             next start walks, counts and trims",
+            "warning: du is {} ABOVE the bound of {}: end the engines, run `kvweir verify ROOT --repair --yes`, and \
+             the next start walks, counts and trims",
             bytes(above),
             bytes(bound.unwrap_or(0))
         ));
     }
 }
 
-/// What to say below a table of something that was not done.
+/// Says below a table that nothing of it was done.
 pub(crate) fn say_dry(done: bool, json: bool) {
     if !done && !json {
         output::say("nothing was changed: this is what --yes would do");

@@ -2,9 +2,12 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use clap::{FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{commands, help, interrupt, output, settings::SettingError, trace::LineError};
+use crate::{
+    admin, commands, ending::Ending, help, interrupt, output, settings::SettingError, trace::LineError,
+    usage::UsageError,
+};
 
 /// Weir for KV caches: host memory overflows to disk, each tier within its bound.
 #[derive(Debug, Parser)]
@@ -15,12 +18,12 @@ use crate::{commands, help, interrupt, output, settings::SettingError, trace::Li
     max_term_width = 100,
     args_override_self = true
 )]
-pub(crate) struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-/// One file a command, under `commands/`.
+/// One file per command, under `commands/`.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a workload through the tiers, every byte checked
@@ -29,88 +32,63 @@ enum Command {
     /// function of its key, and every block that comes back is compared. Without TRACE a built-in workload runs:
     /// agents with long growing prompts.
     Replay(Box<commands::replay::Args>),
-    /// Measure a device, and a tier on it: stores, loads and both, of one size
+    /// Measure a device, and a tier on it: stores, loads and both at once
     ///
     /// A small fio for KV tiers. Measures what the device gives without a tier, then a real tier with the same sizes:
-    /// rates, percentiles of jobs, CPU time per GiB. Every loaded block is looked at.
+    /// rates, percentiles of jobs, CPU time per GiB. Every loaded block is checked.
     Bench(Box<commands::bench::Args>),
-    /// Say what lies below a root: namespaces, blocks, bytes, ages, who holds it
+    /// Show what lies below a root: namespaces, blocks, bytes, ages, who holds it
     ///
     /// Reads names, lengths and times of all files and the trailers of some. Changes nothing; may run beside engines.
     Inspect(commands::inspect::Args),
     /// Compare every block with its trailer or record, name and namespace; remove bad ones
     ///
-    /// Reads every byte of block files and of used slots of extents, past the page cache. Without --repair it changes nothing and may run beside engines: files
-    /// that go meanwhile are no fault.
+    /// Reads every byte of block files and of used slots in extents, bypassing the page cache. Without --repair it
+    /// changes nothing and may run beside engines: files that vanish meanwhile are no fault.
     Verify(commands::verify::Args),
     /// Remove the oldest blocks down to a size
     ///
     /// Oldest by time of writing, across all namespaces, until `du` of the root is at most the size. Extents of packed
-    /// blocks go whole.
+    /// blocks are removed whole.
     Trim(commands::trim::Args),
-    /// Remove what nobody needs: leftovers, namespaces out of use, shared memory of dead engines
+    /// Remove what nobody needs: leftovers, unused namespaces, shared memory of dead engines
     ///
-    /// Removes temporaries that nobody writes and directories without entries; with --older-than also namespaces into
-    /// which nothing was written for so long; and vLLM's regions in /dev/shm that no process maps or has open.
+    /// Removes temporaries that nobody is writing and empty directories; with --older-than also namespaces that nothing
+    /// was written to for that long; and vLLM's regions in /dev/shm that no process maps or has open.
     Gc(commands::gc::Args),
-    /// Check whether machine and directory suit a tier, or whether settings are right
+    /// Check whether a machine and a directory suit a tier, or whether settings are right
     ///
-    /// Looks at file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions; with
-    /// --stanza at the settings for vLLM instead. Changes nothing.
+    /// Looks at the file system, direct I/O, space, limits, cgroup, shared memory, clock, locks and permissions; with
+    /// --stanza, at settings for vLLM instead. Changes nothing.
     Doctor(commands::doctor::Args),
     /// Give the blocks that a stock vLLM tier wrote trailers with checksums
     ///
-    /// Into another root the source is never changed; in place each file is replaced by rename. A crash leaves the old
-    /// file or the new one; run it again and it goes on. A checksum proves what lay there when it was made, not what
-    /// was once stored.
+    /// With --into, the source is never changed; in place, each file is replaced by a rename. A crash leaves the old
+    /// file or the new one; run it again to go on. A checksum proves what was there when it was made, not what was
+    /// once stored.
     Import(commands::import::Args),
     /// Move blocks from files into extents, or back
     ///
-    /// In place, within the bound at every moment, every block compared with its checksum. Killed at any moment it has
-    /// lost nothing; run it again and it goes on.
+    /// Works in place, always within the bound, and compares every block with its checksum. If it is killed, nothing is
+    /// lost; run it again to go on.
     Convert(commands::convert::Args),
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions(commands::front::CompletionsArgs),
     /// Write the manual pages into a directory
     Man(commands::front::ManArgs),
 }
 
-/// How a command that did its work ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Exit code 0.
-    Good,
-    /// It ran and found what must not be, such as wrong bytes. Exit code 1.
-    Bad,
-    /// It ran and found nothing but leftovers, which cost nothing. Exit code 3.
-    Untidy,
-    /// A signal ended it early. Exit code 128 and the signal's number.
-    Interrupted,
+/// The whole command line, as help, completions and manual pages show it.
+pub(crate) fn command() -> clap::Command {
+    help::flowing(Cli::command())
 }
-
-/// The input is wrong, not the run: exit code 2, with a hint.
-#[derive(Debug)]
-pub(crate) struct UsageError {
-    /// What is wrong.
-    pub(crate) message: String,
-    /// What to do instead.
-    pub(crate) hint: Option<&'static str>,
-}
-
-impl std::fmt::Display for UsageError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// Runs the command given by the process's arguments.
 pub(crate) fn main() -> ExitCode {
     output::want_json(asks_for_json(std::env::args_os()));
-    // under a limit of file sizes a write fails (EFBIG), and is not the end of the process
+    // under a limit on file sizes a write is to fail (EFBIG), not to end the process
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let parsed = help::command()
+    let parsed = command()
         .try_get_matches()
         .and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
@@ -127,9 +105,9 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Import(args)) => commands::import::run(&args),
         Some(Command::Convert(args)) => commands::convert::run(&args),
-        Some(Command::Completions(args)) => commands::front::completions(&args),
-        Some(Command::Man(args)) => commands::front::man(&args),
-        None => output::result(&help::command().render_help().to_string())
+        Some(Command::Completions(args)) => commands::front::completions(&args, command()),
+        Some(Command::Man(args)) => commands::front::man(&args, command()),
+        None => output::result(&command().render_help().to_string())
             .map(|()| Ending::Good)
             .map_err(Into::into),
     };
@@ -187,7 +165,7 @@ fn judge(e: &anyhow::Error) -> (u8, Option<String>) {
         return (2, e.skippable().then(|| hint.to_owned()));
     }
     let errno = |c: &(dyn std::error::Error + 'static)| c.downcast_ref::<std::io::Error>()?.raw_os_error();
-    if let Some(hint) = e.chain().find_map(|c| crate::admin::spent(errno(c))) {
+    if let Some(hint) = e.chain().find_map(|c| admin::spent(errno(c))) {
         return (2, Some(hint.to_owned()));
     }
     (1, None)
@@ -199,6 +177,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        help::command().debug_assert();
+        command().debug_assert();
     }
 }

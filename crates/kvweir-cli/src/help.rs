@@ -2,14 +2,11 @@
 
 use std::{fs, io, path::Path};
 
-use clap::{Command, CommandFactory};
-
-use crate::cli::Cli;
+use clap::Command;
 
 /// The command with its texts ready to be wrapped: the parser wraps at the width of the terminal, and what was broken
 /// by hand before would be broken twice.
-pub(crate) fn command() -> Command {
-    let whole = Cli::command();
+pub(crate) fn flowing(whole: Command) -> Command {
     whole.mut_subcommands(|c| {
         let Some(text) = c.get_after_long_help().map(ToString::to_string) else {
             return c;
@@ -34,15 +31,15 @@ fn flow(text: &str) -> String {
 }
 
 /// The completions of a shell.
-pub(crate) fn completions(shell: clap_complete::Shell) -> String {
+pub(crate) fn completions(mut whole: Command, shell: clap_complete::Shell) -> String {
     let mut out = Vec::new();
-    clap_complete::generate(shell, &mut command(), "kvweir", &mut out);
+    clap_complete::generate(shell, &mut whole, "kvweir", &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Writes a manual page a command to `dir`; returns their names.
-pub(crate) fn man(dir: &Path) -> io::Result<Vec<String>> {
-    let mut whole = command().disable_help_subcommand(true);
+/// Writes one manual page per command to `dir`; returns their names.
+pub(crate) fn man(whole: Command, dir: &Path) -> io::Result<Vec<String>> {
+    let mut whole = whole.disable_help_subcommand(true);
     whole.build();
     let mut pages = vec![whole.clone()];
     pages.extend(whole.get_subcommands().filter(|c| !c.is_hide_set()).cloned());
@@ -65,6 +62,7 @@ pub(crate) fn man(dir: &Path) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::command;
 
     #[test]
     fn paragraphs_flow_and_examples_stay() {

@@ -1,5 +1,5 @@
 //! `--hit-rate-only`: how many leading blocks of each request are present, by the eviction code alone. All requests
-//! are in memory before the clock starts, so that the time told is that of the policy.
+//! are in memory before the clock starts, so that the time told is the policy's alone.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     settings::{ReplaySettings, order_name},
-    summary::table::Section,
+    table::Section,
     trace::{Request, Source},
 };
 

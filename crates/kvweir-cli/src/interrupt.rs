@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first asks the run to end cleanly; one that comes over a second later ends the
-//! process at once. Those within a second are one: `timeout` sends two, and so does who presses keys in a hurry.
+//! SIGINT, SIGTERM and SIGHUP: the first asks the run to end cleanly; one that comes more than a second later ends the
+//! process at once. Those within a second count as one: `timeout` sends two, and so does a hasty finger.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use signal_hook::{
 use crate::{
     output,
     progress::Progress,
-    summary::table::{bytes, count},
+    table::{bytes, count},
 };
 
 /// Signals that come within this time of the first are one with it.
@@ -41,7 +41,7 @@ pub(crate) fn exit_code() -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Whether a signal came, and whoever listens knows it.
+/// Whether a signal came and its listener was called.
 pub(crate) fn came() -> bool {
     TOLD.load(Ordering::Acquire)
 }
@@ -86,8 +86,8 @@ pub(crate) fn on_signal(first: impl FnOnce() + Send + 'static) -> io::Result<()>
     Ok(())
 }
 
-/// For commands on a root, which any kill may end: a signal ends the process, and first it is said how far the command
-/// came.
+/// For commands on a root, which may be killed at any time: a signal ends the process, once it was said how far the
+/// command got.
 pub(crate) fn tell_how_far(progress: &Progress) -> io::Result<()> {
     let progress = progress.clone();
     on_signal(move || {
@@ -109,7 +109,7 @@ pub(crate) fn tell_how_far(progress: &Progress) -> io::Result<()> {
     })
 }
 
-/// The signals that whoever started us wants ignored, as a mask.
+/// The signals that our parent wants ignored, as a mask.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));

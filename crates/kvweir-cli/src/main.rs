@@ -1,9 +1,12 @@
-//! The `kvweir` command. Floor 4: it drives the engine and holds no part of it.
+//! The `kvweir` command: it drives the engine and holds no part of it.
+
+#![deny(clippy::too_many_lines)]
 
 mod admin;
 mod bench;
 mod cli;
 mod commands;
+mod ending;
 mod help;
 mod hitrate;
 mod interrupt;
@@ -14,7 +17,9 @@ mod report;
 mod scratch;
 mod settings;
 mod summary;
+mod table;
 mod trace;
+mod usage;
 mod workload;
 
 use std::process::ExitCode;

@@ -31,7 +31,7 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(text));
 }
 
-/// Names below a root may hold anything: what would steer a terminal is shown, and not sent to it.
+/// Names below a root may hold anything: control characters are shown, not sent to the terminal.
 fn shown(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(steers) {
@@ -52,7 +52,7 @@ pub(crate) fn line(e: &anyhow::Error) -> String {
     format!("{e:#}").replace('\n', " ")
 }
 
-/// Tells an error, and what to do about it in the next line; as an object too, where JSON is wanted.
+/// Tells an error and, in the next line, what to do about it; as an object too where JSON is wanted.
 pub(crate) fn error(message: &str, hint: Option<&str>, code: u8) {
     say(&format!("error: {message}"));
     if let Some(hint) = hint {

@@ -18,12 +18,12 @@ const PHASES: &str = "{elapsed_precise} [{bar:32}] {pos:>3} %  {msg}";
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// How far a command on a root is, also where nobody sees the bar.
+    /// How far a command on a root got, whether or not the bar is shown.
     far: Arc<Mutex<kvweir::fs::admin::Progress>>,
 }
 
 impl Progress {
-    /// A bar for `total` requests, a spinner if nobody knows how many come.
+    /// A bar for `total` requests, a spinner if their number is unknown.
     pub(crate) fn new(total: Option<u64>, wanted: bool) -> Self {
         if !wanted || !stderr().is_terminal() {
             return Self::hidden();
@@ -86,16 +86,16 @@ impl Progress {
     /// Tells that the bound is not reached yet.
     pub(crate) fn settling(&self, above: u64) {
         if !self.bar.is_hidden() {
-            let above = crate::summary::table::bytes(above);
+            let above = crate::table::bytes(above);
             self.bar
                 .set_message(format!("trimming to the bound: {above} above it"));
         }
     }
 
-    /// Tells how much of what was made is removed.
+    /// Tells how many of the files that were made have been removed.
     pub(crate) fn removing(&self, files: u64) {
         if !self.bar.is_hidden() {
-            let files = crate::summary::table::count(files);
+            let files = crate::table::count(files);
             self.bar
                 .set_message(format!("removing the temporary directory: {files} files"));
         }

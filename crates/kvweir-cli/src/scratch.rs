@@ -1,5 +1,5 @@
-//! Temporary directories of a run. A lock in each lives as long as the run; what a kill left has none that is held, and
-//! the next run removes it. Removal is shared by threads and tells how far it is.
+//! Temporary directories of a run. Each has a lock that is held as long as the run lives; a directory whose lock is
+//! free was left by a killed run, and the next one removes it. Threads share the removal, which tells how far it is.
 
 use std::{
     fs::{self, File, Permissions},
@@ -28,8 +28,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory in `parent` whose name begins with `prefix`; removes those of that name that runs which were
-    /// killed left there.
+    /// Makes a directory in `parent` whose name begins with `prefix`; removes those of that name that killed runs left
+    /// there.
     pub(crate) fn make(parent: &Path, prefix: &'static str) -> io::Result<Self> {
         sweep(parent, prefix);
         let dir = tempfile::Builder::new()
@@ -103,7 +103,7 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Removes everything below `root`, the lock and `root` itself last: whatever ends this, what is left is swept later.
+/// Removes everything below `root`, the lock and `root` itself last: if this is cut short, the rest is swept later.
 fn remove_tree(root: &Path, tell: &(dyn Fn(u64) + Sync)) -> io::Result<()> {
     let (files, failed) = (AtomicU64::new(0), Mutex::new(None));
     let fail = |e: io::Error| {

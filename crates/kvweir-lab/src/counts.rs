@@ -132,7 +132,7 @@ fn stored(manager: &mut Manager, bell: &Bell, pass: u64) -> Result<()> {
     }
     let slots = counted_reserve(manager, &all);
     ensure!(slots == OPERATIONS as usize, "{slots} slots of {OPERATIONS}");
-    // one report a request; all are taken in below
+    // one report per request; all are taken in below
     let want = bell.rings() + REQUESTS;
     counted_complete(manager, &all);
     let mut rings = bell.rings();

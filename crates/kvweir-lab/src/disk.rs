@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Rounds.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// Give each file of the raw "file a block" a directory of its own, as the stock layout mostly does.
+    /// Give each file of the raw "one file per block" a directory of its own, as the stock layout mostly does.
     #[arg(long)]
     own_dirs: bool,
     /// Blocks of one job.
@@ -57,10 +57,10 @@ pub(crate) struct Args {
 /// Who is measured, in the order of the table.
 const CONTENDERS: [&str; 7] = [
     "store: one big file",
-    "store: file a block",
+    "store: one file per block",
     "store: kvweir",
     "load: one big file",
-    "load: file a block",
+    "load: one file per block",
     "load: kvweir",
     "load: kvweir, verify = false",
 ];
@@ -121,7 +121,7 @@ fn print_table(kib: u64, bytes: f64, mut times: Times) {
         "min",
         "max",
         "/ big file",
-        "/ file a block",
+        "/ one file per block",
         "CPU s/GiB",
     ])];
     let medians: Vec<f64> = times

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// Numbers of blocks, growing.
     #[arg(long, value_delimiter = ',', default_value = "100000,1000000,10000000")]
     blocks: Vec<u64>,
-    /// Requests of 256 keys a round.
+    /// Requests of 256 keys per round.
     #[arg(long, default_value_t = 200)]
     requests: u64,
     /// Rounds; each takes other keys, the median counts.
@@ -42,7 +42,7 @@ const STORED: u64 = 2000;
 pub(crate) fn run(args: &Args, clock: &dyn Clock) -> Result<()> {
     env::tell(clock, args.seed, None);
     say(&format!(
-        "asked     36-byte keys in random order, {} requests of 256 a round, ns a key, median of {} rounds\n",
+        "asked     36-byte keys in random order, {} requests of 256 per round, ns per key, median of {} rounds\n",
         args.requests, args.rounds
     ));
     let mut columns: Vec<Vec<f64>> = Vec::new();

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Numbers of blocks.
     #[arg(long, value_delimiter = ',', default_value = "10000,1000000,10000000")]
     blocks: Vec<u64>,
-    /// Requests of 256 keys a round.
+    /// Requests of 256 keys per round.
     #[arg(long, default_value_t = 400)]
     requests: u64,
     /// Rounds; each takes other keys, the median counts.
@@ -115,7 +115,7 @@ pub(crate) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Makes it; also nanoseconds a block, with the making of its key.
+    /// Makes it; also nanoseconds per block, with the making of its key.
     pub(crate) fn new(blocks: u64, seed: u64, requests: u64, clock: &'a dyn Clock) -> Result<(Self, f64)> {
         let dir = tempfile::tempdir()?;
         let settings = FsSettings {
@@ -142,7 +142,7 @@ impl<'a> Bench<'a> {
         Ok((bench, insert_ns))
     }
 
-    /// Nanoseconds a key to make `keys` blocks known that are not: index, policy, account.
+    /// Nanoseconds per key to make `keys` blocks known that are not: index, policy, account.
     pub(crate) fn store(&mut self, keys: u64) -> Result<f64> {
         // beyond those that misses ask for
         let first = self.blocks * 2 + self.added;
@@ -156,7 +156,7 @@ impl<'a> Bench<'a> {
         Ok(took * 1e9 / keys as f64)
     }
 
-    /// Nanoseconds a key to mark the blocks of requests as used.
+    /// Nanoseconds per key to mark the blocks of requests as used.
     pub(crate) fn touch(&mut self, round: u64) -> Result<f64> {
         let batches = self.batches(mix(round << 2 | 3), false)?;
         let began = self.clock.now();
@@ -179,7 +179,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// Nanoseconds a key to ask, and to finish the requests.
+    /// Nanoseconds per key to ask, and to finish the requests.
     pub(crate) fn round(&mut self, ask: Ask, round: u64) -> Result<(f64, f64)> {
         let batches = self.batches(mix(round << 2 | ask as u64), ask == Ask::Miss)?;
         let first = self.next;

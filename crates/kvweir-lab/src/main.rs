@@ -2,12 +2,12 @@
 //!
 //! | file | what it measures |
 //! |---|---|
-//! | `index.rs`, `growth.rs` | lookups in nanoseconds a key, index bytes a block; what grows with the blocks |
+//! | `index.rs`, `growth.rs` | lookups in nanoseconds per key, index bytes per block; what grows with the blocks |
 //! | `disk.rs`, `raw.rs` | store and load of the file tier against raw direct I/O |
 //! | `engine.rs` | threads against io_uring, on one file |
 //! | `contest/` | the tier beside vLLM's own, LMCache's and the raw device |
 //! | `counts.rs` | work whose instructions `scripts/counts` counts |
-//! | `manager.rs` | what the manager costs a block without I/O |
+//! | `manager.rs` | what the manager costs per block without I/O |
 //! | `pinned.rs` | evictions while most blocks are pinned |
 //! | `trim.rs`, `start.rs` | opening a root far above its bound; opening by journal and by walk |
 //! | `packed.rs` | opening a root of many packed blocks |
@@ -57,7 +57,7 @@ enum Command {
     Engine(engine::Args),
     /// Ours, vLLM's own file tier, LMCache's local disk and the raw device, in interleaved rounds.
     Contest(contest::Args),
-    /// What the manager costs a block without I/O.
+    /// What the manager costs per block without I/O.
     Manager(manager::Args),
     /// Evictions while most blocks are pinned.
     Pinned(pinned::Args),

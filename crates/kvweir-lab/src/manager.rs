@@ -1,4 +1,4 @@
-//! What the manager costs a block, without I/O: storing (make room, complete, cascade, report) and bringing up (look
+//! What the manager costs per block, without I/O: storing (make room, complete, cascade, report) and bringing up (look
 //! up, promote, report, reference, release). The tier below answers at once.
 
 use std::sync::Arc;
@@ -141,9 +141,12 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         let m = median(v);
         vec![what.to_owned(), format!("{m:.0}"), format!("{:.2}", m / 1000.0)]
     };
-    say(&format!("{n} blocks a request, {} rounds, medians", args.rounds));
+    say(&format!(
+        "{n} blocks per request, {} rounds, medians",
+        args.rounds
+    ));
     table(&[
-        heading(&["work, without I/O", "ns a block", "of the 1 us target"]),
+        heading(&["work, without I/O", "ns per block", "of the 1 us target"]),
         row("store: prepare, complete, cascade, report, finish", &mut store),
         row(
             "load: look up, promote, report, look up, reference, release, finish",

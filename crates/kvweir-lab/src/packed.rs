@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         "first lookup",
         "all known",
         "blocks",
-        "bytes a block",
+        "bytes per block",
     ])];
     for how in ["journal", "walk"] {
         if how == "walk" {

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         "stores, ms",
         "lookup beside, mean us",
         "worst us",
-        "primary, ns a slot",
+        "primary, ns per slot",
     ])];
     for kind in PolicyKind::ALL {
         for pinned in [0, args.pinned] {

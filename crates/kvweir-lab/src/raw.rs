@@ -1,5 +1,5 @@
 //! Raw direct I/O with the same threads, sizes and memory as the tier under test: one big preallocated file is what
-//! the device gives, a file a block is what the file system gives to any tier of files.
+//! the device gives, one file per block is what the file system gives to any tier of files.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -13,7 +13,7 @@ use kvweir::io::{
     disk::{OpenMode, read_full, write_full},
 };
 
-/// Directories that files a block are spread over.
+/// Directories over which files of one block each are spread.
 const DIRS: u32 = 256;
 
 /// Runs `each` for all of `n` blocks on `threads` threads.
@@ -110,7 +110,7 @@ pub(crate) fn read_runs(file: &dyn DiskFile, region: &Region, job: u32, threads:
     })
 }
 
-/// Makes the directories for files a block.
+/// Makes the directories for one file per block.
 pub(crate) fn make_dirs(dir: &Path) -> io::Result<()> {
     OsDisk.create_dir(dir)?;
     (0..DIRS).try_for_each(|d| OsDisk.create_dir(&dir.join(format!("{d:02x}"))))

@@ -198,7 +198,6 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
     let (mut kills, mut sums) = (0u64, vec![[0u64; 4]; args.processes]);
     let mut silent = 0.0f64;
     let mut last = vec![(clock.now(), 0u64); args.processes];
-    let add = |sum: &mut [u64; 4], told: &[u64]| sum.iter_mut().zip(told).for_each(|(s, t)| *s += t);
     while clock.now().since(began) < Duration::from_secs(args.seconds) {
         pause.wait(0, Duration::from_millis(200));
         for ((n, w), seen) in workers.iter_mut().enumerate().zip(&mut last) {
@@ -227,6 +226,30 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
             }
         }
     }
+    let wrong = result(&mut workers, &mut sums)?;
+    stop.store(true, Ordering::Relaxed);
+    watcher
+        .join()
+        .map_err(|_| anyhow::anyhow!("the watcher panicked"))?;
+    let (worst, looks) = (worst.load(Ordering::Relaxed), looks.load(Ordering::Relaxed));
+    say(&format!(
+        "{kills} kills in {} s; at most {worst} of {} bytes in {looks} looks ({:.4}); longest silence of a process {silent:.1} s",
+        args.seconds,
+        args.bound,
+        worst as f64 / args.bound as f64
+    ));
+    ensure!(worst <= args.bound, "the bound was exceeded");
+    ensure!(wrong == 0, "wrong bytes");
+    Ok(())
+}
+
+/// Adds what a process told to its sums.
+fn add(sum: &mut [u64; 4], told: &[u64]) {
+    sum.iter_mut().zip(told).for_each(|(s, t)| *s += t);
+}
+
+/// Ends all processes and prints one row for each; the wrong blocks of all.
+fn result(workers: &mut [Worker], sums: &mut [[u64; 4]]) -> Result<u64> {
     let mut rows = vec![
         [
             "process",
@@ -241,7 +264,7 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
         .to_vec(),
     ];
     let mut wrong = 0;
-    for ((n, w), sum) in workers.iter_mut().enumerate().zip(&mut sums) {
+    for ((n, w), sum) in workers.iter_mut().enumerate().zip(sums) {
         w.child.kill()?;
         w.child.wait()?;
         let told = w
@@ -260,19 +283,6 @@ pub(crate) fn run(args: &Args, clock: &Arc<dyn Clock>) -> Result<()> {
                 .to_vec(),
         );
     }
-    stop.store(true, Ordering::Relaxed);
-    watcher
-        .join()
-        .map_err(|_| anyhow::anyhow!("the watcher panicked"))?;
     table(&rows);
-    let (worst, looks) = (worst.load(Ordering::Relaxed), looks.load(Ordering::Relaxed));
-    say(&format!(
-        "{kills} kills in {} s; at most {worst} of {} bytes in {looks} looks ({:.4}); longest silence of a process {silent:.1} s",
-        args.seconds,
-        args.bound,
-        worst as f64 / args.bound as f64
-    ));
-    ensure!(worst <= args.bound, "the bound was exceeded");
-    ensure!(wrong == 0, "wrong bytes");
-    Ok(())
+    Ok(wrong)
 }

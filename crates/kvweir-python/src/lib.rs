@@ -11,7 +11,7 @@
 //! | `pressure.rs` | detector and drop policies |
 //! | `stanza.rs` | settings for the one checker of them |
 //! | `buffer.rs` | memory of Python as a region, and copies between addresses: the only `unsafe` |
-//! | `errors.rs` | one exception class an error kind |
+//! | `errors.rs` | one exception class per error kind |
 //! | `logs.rs` | log records, kept until Python asks for them |
 
 mod ahead;

@@ -1,9 +1,10 @@
 //! Residency events: what a router or a prefix index needs to know of each tier. For every key the last event
 //! tells its true residency; a `Stored` that eviction overtook before it was taken is suppressed (I7).
 //!
-//! A log that nobody takes from does not grow without end. When many events wait, those that another of the same key
-//! overtook are forgotten, and so is the removal of what whoever takes was never told of: what waits is then at most one
-//! event for each block that he believes to be there and one for each that is. The last event of a key is what it was.
+//! A log from which nobody takes does not grow without end. When many events wait, those that a later one of the same
+//! key overtook are dropped, and so are removals of blocks that the reader was never told about: what waits is then at
+//! most one event for each block that the reader believes to be there and one for each that is. The last event of a key
+//! is never dropped unless it says nothing new.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -122,13 +123,13 @@ pub struct EventLog {
     locality: Locality,
     next_seq: u64,
     pending: Vec<(EventKind, Key)>,
-    /// So many events may wait before they are gone through.
+    /// How many events may wait before they are compacted.
     limit: usize,
     /// Fingerprints of the blocks that the events taken so far tell to be there.
     told: HashSet<u128, FixedState>,
 }
 
-/// No fewer events than these are gone through.
+/// Fewer events than these are not compacted.
 const LEAST: usize = 1 << 14;
 
 impl EventLog {
@@ -169,7 +170,7 @@ impl EventLog {
         }
     }
 
-    /// Keeps of the events that wait the last of each key, unless it tells nothing new.
+    /// Keeps the last waiting event of each key, unless it says nothing new.
     #[cold]
     fn coalesce(&mut self) {
         let pending = std::mem::take(&mut self.pending);
@@ -222,7 +223,7 @@ impl EventLog {
     }
 }
 
-/// What a block is remembered by.
+/// By what a block is remembered.
 fn name(key: &Key) -> u128 {
     key.fingerprint(0).0
 }

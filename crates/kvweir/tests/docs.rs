@@ -54,7 +54,52 @@ fn stanza(table: &[Setting]) -> String {
     settings(rows.map(|(s, meaning)| (s.name, s.default_words(), meaning.as_str())))
 }
 
-/// Every field by name: a new one does not compile until it has a row.
+/// What each setting of the file tier means, in the order of the manual.
+const FS_SETTINGS: [(&str, &str); 17] = [
+    ("root", "the directory; its parent must exist"),
+    (
+        "max_bytes",
+        "bound on all that lies below `root`; none: unbounded and shared",
+    ),
+    (
+        "min_free_bytes",
+        "bytes of the file system to leave free, whoever fills it",
+    ),
+    (
+        "layout",
+        "`fs`, `pack`, or `auto`: packed where the root is owned and blocks are below 1 MiB",
+    ),
+    (
+        "engine",
+        "`threads` or `io_uring`: who moves packed blocks, and reads large ones with files of their own",
+    ),
+    ("policy", "`lru`, `arc` or `s3fifo`"),
+    (
+        "pool",
+        "worker threads, how many of them may store, length of the queues",
+    ),
+    ("verify", "compare payload checksums on load"),
+    ("events", "record residency events"),
+    ("locality", "`LOCAL` or `REMOTE`"),
+    ("pin_ttl", "a request not finished for so long loses its pins"),
+    ("miss_ttl", "a missing key is not looked for again for so long"),
+    ("direct", "bypass the page cache where possible"),
+    (
+        "io_timeout",
+        "a job whose I/O takes so long is given up; 0: never",
+    ),
+    (
+        "bounce",
+        "`auto`, `always` or `never`: load through a buffer of the tier",
+    ),
+    (
+        "breaker",
+        "so many failed jobs in a row, or one deadline, and the tier misses for so long; 0 failures: never",
+    ),
+    ("read_only", "change nothing below `root`, store nothing"),
+];
+
+/// The defaults of [`FS_SETTINGS`]. Every field by name: a new one does not compile until it has a row.
 fn fs_settings() -> String {
     let FsSettings {
         root: _,
@@ -77,84 +122,30 @@ fn fs_settings() -> String {
     } = FsSettings::new("/");
     let max = max_bytes.map_or("none".into(), |n| n.to_string());
     let _ = pool; // depends on the machine
-    settings([
-        (
-            "root",
-            "(required)".into(),
-            "the directory; its parent must exist",
+    let defaults: [String; FS_SETTINGS.len()] = [
+        "(required)".into(),
+        max,
+        min_free_bytes.map_or("none".into(), |n| n.to_string()),
+        layout.to_string(),
+        engine.to_string(),
+        policy.to_string(),
+        "by usable CPUs".into(),
+        verify.to_string(),
+        events.to_string(),
+        <&str>::from(locality).to_owned(),
+        format!("{pin_ttl:?}"),
+        format!("{miss_ttl:?}"),
+        direct.to_string(),
+        io_timeout.map_or("none".into(), |t| format!("{t:?}")),
+        bounce.to_string(),
+        format!(
+            "{} failures, {:?} to {:?}",
+            breaker.failures, breaker.cooldown, breaker.max_cooldown
         ),
-        (
-            "max_bytes",
-            max,
-            "bound on all that lies below `root`; none: unbounded and shared",
-        ),
-        (
-            "min_free_bytes",
-            min_free_bytes.map_or("none".into(), |n| n.to_string()),
-            "bytes of the file system to leave free, whoever fills it",
-        ),
-        (
-            "layout",
-            layout.to_string(),
-            "`fs`, `pack`, or `auto`: packed where the root is owned and blocks are below 1 MiB",
-        ),
-        (
-            "engine",
-            engine.to_string(),
-            "`threads` or `io_uring`: who moves packed blocks, and reads large ones with files of their own",
-        ),
-        ("policy", policy.to_string(), "`lru`, `arc` or `s3fifo`"),
-        (
-            "pool",
-            "by usable CPUs".into(),
-            "worker threads, how many of them may store, length of the queues",
-        ),
-        ("verify", verify.to_string(), "compare payload checksums on load"),
-        ("events", events.to_string(), "record residency events"),
-        (
-            "locality",
-            <&str>::from(locality).to_owned(),
-            "`LOCAL` or `REMOTE`",
-        ),
-        (
-            "pin_ttl",
-            format!("{pin_ttl:?}"),
-            "a request not finished for so long loses its pins",
-        ),
-        (
-            "miss_ttl",
-            format!("{miss_ttl:?}"),
-            "a missing key is not looked for again for so long",
-        ),
-        (
-            "direct",
-            direct.to_string(),
-            "bypass the page cache where possible",
-        ),
-        (
-            "io_timeout",
-            io_timeout.map_or("none".into(), |t| format!("{t:?}")),
-            "a job whose I/O takes so long is given up; 0: never",
-        ),
-        (
-            "bounce",
-            bounce.to_string(),
-            "`auto`, `always` or `never`: load through a buffer of the tier",
-        ),
-        (
-            "breaker",
-            format!(
-                "{} failures, {:?} to {:?}",
-                breaker.failures, breaker.cooldown, breaker.max_cooldown
-            ),
-            "so many failed jobs in a row, or one deadline, and the tier misses for so long; 0 failures: never",
-        ),
-        (
-            "read_only",
-            read_only.to_string(),
-            "change nothing below `root`, store nothing",
-        ),
-    ])
+        read_only.to_string(),
+    ];
+    let rows = FS_SETTINGS.into_iter().zip(defaults);
+    settings(rows.map(|((name, meaning), default)| (name, default, meaning)))
 }
 
 fn pressure_settings() -> String {
@@ -176,7 +167,7 @@ fn pressure_settings() -> String {
         (
             "high_water_s",
             high_water_s.to_string(),
-            "an EMA above it sets pressure; seconds a MiB",
+            "an EMA above it sets pressure; seconds per MiB",
         ),
         (
             "low_water_s",

@@ -5,7 +5,7 @@ use kvweir::{Key, Result, io::PAGE};
 
 use crate::workload::SplitMix;
 
-/// One block in so many is compared byte by byte; of all others the beginning of each page.
+/// One block in so many is compared byte by byte; of the others, the start of each page.
 const WHOLE_EVERY: u64 = 16;
 
 /// Whether every byte of block `n` is compared.
@@ -21,7 +21,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Blocks of `len` bytes, a whole number of pages, `batch` a job.
+    /// Blocks of `len` bytes, a whole number of pages, `batch` per job.
     pub(super) fn new(seed: u64, len: usize, batch: u64) -> Self {
         let body = |i: u64| {
             let mut random = SplitMix(seed ^ (i + 1).wrapping_mul(0x9e37_79b9));
@@ -81,6 +81,11 @@ impl Content {
         }
         Key::new(&bytes)
     }
+}
+
+/// A number below `n` for the `i`-th choice; 0 of none.
+pub(super) fn scatter(i: u64, seed: u64, n: u64) -> u64 {
+    SplitMix(SplitMix(seed).next() ^ SplitMix(i).next()).below(n)
 }
 
 #[cfg(test)]

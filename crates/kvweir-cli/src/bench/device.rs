@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 use kvweir::io::{Disk, DiskFile, OsDisk, Region, disk::OpenMode};
 
 use super::{
+    content::scatter,
     meter::{Meter, Phase, Spent},
-    scatter,
 };
 
 /// The file and the memory beside it.
@@ -37,7 +37,7 @@ pub(super) struct Use {
     pub(super) run: u64,
     /// Threads, each with one read or write under way.
     pub(super) threads: usize,
-    /// Of 100, so many are reads.
+    /// Percentage of reads.
     pub(super) loads: u64,
     /// Seed of order and choices.
     pub(super) seed: u64,

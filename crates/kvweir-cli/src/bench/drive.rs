@@ -1,4 +1,4 @@
-//! Jobs through the real tier: so many under way at any time, each timed from its submission to its report.
+//! Jobs through the real tier: a fixed number under way, each timed from submission to report.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -16,16 +16,15 @@ use kvweir::{
 };
 
 use super::{
-    content::Content,
+    content::{Content, scatter},
     device::Both,
     meter::{Meter, Phase},
-    scatter,
 };
 
 /// Longest wait for the bell before the phase looks at its end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Blocks that did not fare as they should.
+/// Blocks that did not come back as they should.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
     /// Loaded blocks that were looked at.
@@ -70,7 +69,7 @@ struct Running {
 }
 
 impl Driver<'_> {
-    /// Runs one phase: of 100 jobs `loads` load what was stored before, `depth` are under way at a time.
+    /// Runs one phase: `loads` percent of the jobs load what was stored before, `depth` are under way at a time.
     pub(super) fn run(
         &mut self,
         depth: u32,

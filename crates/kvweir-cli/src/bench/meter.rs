@@ -57,7 +57,7 @@ impl<'a> Phase<'a> {
             }
     }
 
-    /// The share of the phase that is over, for people.
+    /// How much of the phase is over, for the bar.
     pub(super) fn share(&self, jobs: u64) -> f64 {
         match self.amount {
             Amount::Jobs(n) => jobs as f64 / n.max(1) as f64,
@@ -137,7 +137,7 @@ impl Meter {
     }
 }
 
-/// How long the fastest so many per cent took, in microseconds.
+/// How long at most the fastest jobs took, in microseconds, by per cent of all.
 fn curve(h: &Histogram<u64>) -> Vec<(f64, f64)> {
     let shares = (1..=99).map(f64::from).chain([99.5, 99.9, 100.0]);
     shares

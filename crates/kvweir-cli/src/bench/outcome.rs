@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::summary::table::{Section, bytes, count};
+use crate::table::{Section, bytes, count};
 
-/// New space that takes less than this of what old space takes is told of.
+/// It is told when writes into new space reach less than this share of the rate into old space.
 const NOTABLE: f64 = 0.85;
 
 /// The whole outcome.
@@ -25,11 +25,11 @@ pub(crate) struct Outcome {
     pub(crate) settings: BTreeMap<&'static str, String>,
     /// Whether the device was measured past the page cache.
     pub(crate) direct: bool,
-    /// The first writes to the device's file, which lie where nothing was before: what holds a tier that fills.
+    /// The first writes to the device's file, into new space: the limit of a tier that is still filling.
     pub(crate) device_new: Measure,
     /// What was written before the first step; none without `--churn`.
     pub(crate) churn: Option<Measure>,
-    /// One a queue depth.
+    /// One per queue depth.
     pub(crate) steps: Vec<Step>,
     /// Loaded blocks that were looked at.
     pub(crate) checked_blocks: u64,
@@ -75,9 +75,9 @@ pub(crate) struct Measure {
     pub(crate) bytes: u64,
     /// Wall-clock time of the phase.
     pub(crate) seconds: f64,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub(crate) gb_s: f64,
-    /// Of what the device gave for whole jobs; of the tier's rows.
+    /// Share of what the device gave for whole jobs; only in the tier's rows.
     pub(crate) of_limit: Option<f64>,
     /// CPU time of the process, all threads, for 2^30 bytes; of mixed phases both directions together.
     pub(crate) cpu_s_per_gib: f64,
@@ -91,7 +91,7 @@ pub(crate) struct Measure {
 /// How long jobs took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Latency {
-    /// Half took at most so long.
+    /// Half took at most this long.
     pub(crate) p50_us: f64,
     /// 9 of 10.
     pub(crate) p90_us: f64,
@@ -157,7 +157,7 @@ impl Outcome {
         sections
     }
 
-    /// What the device gave where nothing was before, of what it gave where there was, if that is notably less.
+    /// The rate into new space as a share of the rate into old space, if that is notably less.
     fn new_of_old(&self) -> Option<f64> {
         let olds = self.steps.iter().filter_map(|s| s.find("store", "device"));
         let old = olds.map(|m| m.gb_s).fold(0.0, f64::max);
@@ -194,8 +194,9 @@ impl Outcome {
         }
         if let Some(part) = self.new_of_old() {
             let why = format!(
-                "new space takes {part:.2} of what old space takes, and holds stores of a tier that fills: a disk that is \
-                 thinly provisioned, or a mount with discard (`kvweir doctor`); `--max-bytes` and `--churn` show a full tier"
+                "writes into new space reach {part:.2} of the rate into old space, which slows a tier that is still \
+                 filling: the disk is thinly provisioned, or the mount has discard (`kvweir doctor`); `--max-bytes` and \
+                 `--churn` show a full tier"
             );
             rows.push(("note", why));
         }

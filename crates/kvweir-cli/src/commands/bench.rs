@@ -7,30 +7,31 @@ use kvweir::{fs::Layout, io::engine::EngineKind};
 
 use crate::{
     bench::{self, Plan},
-    cli::{Ending, UsageError},
+    ending::Ending,
     interrupt, output,
     progress::Progress,
     report,
-    summary::table::Section,
+    table::Section,
+    usage::UsageError,
 };
 
 const EXAMPLES: &str = "\
 It makes a directory kvweir-bench-... in ROOT and removes it, also after an interrupt. First the device is
 measured without a tier: direct writes and reads in one preallocated file, of whole jobs as contiguous runs
 (the limit) and of single blocks, by at most as many threads as the tier has. Then a real tier stores, loads
-what it stored, and does both. Every loaded block is looked at; a wrong byte ends the command with 1.
+what it stored, and does both. Every loaded block is checked; a wrong byte ends the command with 1.
 
 Exit codes: 0 good, 1 wrong bytes or failed blocks, 2 it could not run, 128 and the signal's
 number when interrupted (130: SIGINT).
 
 Examples:
-  # Blocks of 64 KiB, 16 a job, 8 jobs under way
+  # Blocks of 64 KiB, 16 per job, 8 jobs under way
   kvweir bench /mnt/nvme
 
   # Where does it saturate? With a report
   kvweir bench /mnt/nvme --ramp 1,2,4,8,16 --report bench.html
 
-  # Large blocks, mostly loads, ten seconds a phase
+  # Large blocks, mostly loads, ten seconds per phase
   kvweir bench /mnt/nvme --block-size 2MiB --batch 8 --mix 90 --seconds 10
 
   # A full tier that was written twenty times over, as JSON
@@ -44,11 +45,11 @@ pub(crate) struct Args {
     #[arg(value_name = "ROOT")]
     root: PathBuf,
 
-    /// Bytes of a block, whole pages
+    /// Bytes per block, whole pages
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = size)]
     block_size: u64,
 
-    /// Blocks of a job
+    /// Blocks per job
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
 
@@ -57,28 +58,28 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     queue_depth: u32,
 
-    /// Several numbers of jobs under way, one after the other: 1,2,4,8
-    #[arg(long, value_name = "N,...", value_delimiter = ',', action = clap::ArgAction::Set, conflicts_with = "queue_depth",
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Several queue depths, one after the other: 1,2,4,8
+    #[arg(long, value_name = "N,...", value_delimiter = ',', action = clap::ArgAction::Set,
+          conflicts_with = "queue_depth", value_parser = clap::value_parser!(u32).range(1..=1024))]
     ramp: Vec<u32>,
 
-    /// Of 100 jobs of the mixed phases so many load
+    /// Percentage of the jobs in mixed phases that load
     #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u64).range(0..=100))]
     mix: u64,
 
-    /// Bytes that a phase moves, and that loads choose from
+    /// Bytes that each phase moves, and that loads choose from
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     bytes: u64,
 
-    /// Run each phase so long instead of once over --bytes
+    /// Run each phase for so many seconds instead of once over --bytes
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
 
-    /// How the tier lays new blocks out: auto, fs or pack [default: the tier's]
+    /// How the tier lays out new blocks: auto, fs or pack [default: the tier's]
     #[arg(long, value_name = "WORD", value_parser = layout)]
     layout: Option<Layout>,
 
-    /// How the tier's workers speak to the kernel: threads or io_uring [default: the tier's]
+    /// How the tier's workers do I/O: threads or io_uring [default: the tier's]
     #[arg(long, value_name = "WORD", value_parser = engine)]
     engine: Option<EngineKind>,
 
@@ -86,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
 
-    /// Threads of the tier that store, and as many that load [default: by usable CPUs]
+    /// Threads of the tier that store; as many more load [default: by usable CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
@@ -94,7 +95,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WORD", default_value = "on", action = clap::ArgAction::Set, value_parser = on_off)]
     verify: bool,
 
-    /// First write so many times the bound
+    /// Write so many times the bound first
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1000))]
     churn: u64,
 
@@ -102,7 +103,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Leave the directory that was made
+    /// Keep the directory that was made
     #[arg(long)]
     keep: bool,
 

@@ -8,23 +8,23 @@ use kvweir::fs::{
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\
-Every block is compared with its checksum while it moves, and leaves its old place only when it is durable in
-the new one and was read there. Killed at any moment, nothing is lost: run it again and it goes on. The first change gives the
-ledger up, so the second run must be told the bound: --max-bytes as the engine has it.
+Every block is compared with its checksum as it moves, and leaves its old place only once it is durable in the
+new one and was read back from there. If it is killed, nothing is lost: run it again to go on. The first change
+gives up the ledger, so a second run must be told the bound: --max-bytes as the engine has it.
 
-Newest blocks move first. Files take more room than slots: what does not fit below the bound is dropped,
-oldest first, as a store would. Keys longer than 64 bytes stay in files.
+Newest blocks move first. Files take more room than slots: what does not fit within the bound is dropped,
+oldest first, as by a store. Keys longer than 64 bytes stay in files.
 Set the engine's layout too: with layout fs it does not serve packed blocks, and evicts them first.
 
 Exit codes: 0 every block was, or would be, moved; 1 some were dropped, damaged or failed; 2 it could not
-run, such as while an engine holds the root.
+run, for example because an engine holds the root.
 
 Examples:
   # What would be done
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     root: RootArgs,
 
-    /// The layout: fs (a file a block) or pack (slots of extents)
+    /// The layout: fs (one file per block) or pack (slots of extents)
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     to: Layout,
 
@@ -51,15 +51,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NS")]
     namespace: Option<String>,
 
-    /// The bound that holds at every moment: 200GiB [default: the ledger's]
+    /// The bound to keep at all times: 200GiB [default: the ledger's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
 
-    /// Threads that read and write [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read and write [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Move blocks instead of saying how many
+    /// Move the blocks; without it, only say how many
     #[arg(long, visible_alias = "apply")]
     yes: bool,
 }

@@ -8,8 +8,8 @@ use kvweir::fs::admin::Level;
 use super::stanza;
 use crate::{
     admin::{self, OrCouldNotRun},
-    cli::Ending,
-    summary::table::Section,
+    ending::Ending,
+    table::Section,
 };
 
 const EXAMPLES: &str = "\

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::Command;
 
-use crate::{cli::Ending, help, output};
+use crate::{ending::Ending, help, output};
 
 const COMPLETIONS: &str = "\
 Examples:
@@ -37,15 +38,15 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints completions.
-pub(crate) fn completions(args: &CompletionsArgs) -> Result<Ending> {
-    output::result(&help::completions(args.shell))?;
+pub(crate) fn completions(args: &CompletionsArgs, whole: Command) -> Result<Ending> {
+    output::result(&help::completions(whole, args.shell))?;
     Ok(Ending::Good)
 }
 
 /// Writes manual pages and says which.
-pub(crate) fn man(args: &ManArgs) -> Result<Ending> {
-    let names =
-        help::man(&args.dir).with_context(|| format!("write manual pages to {}", args.dir.display()))?;
+pub(crate) fn man(args: &ManArgs, whole: Command) -> Result<Ending> {
+    let names = help::man(whole, &args.dir)
+        .with_context(|| format!("write manual pages to {}", args.dir.display()))?;
     output::result(&names.join("\n"))?;
     Ok(Ending::Good)
 }

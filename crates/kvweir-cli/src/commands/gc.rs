@@ -7,20 +7,20 @@ use kvweir::fs::admin::{Collected, GcOptions, RegionState};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\
 The age of a namespace is that of its newest block: reads leave no trace on disk, so choose an age longer
-than a model may be read without a new block. Temporaries and shared memory less than a minute old stay.
-Shared memory stays where the processes of all users and containers cannot be seen: a line says which, and
-how to run it.
+than any model may be read without storing a block. Temporaries and shared memory less than a minute old stay.
+Shared memory stays where not all processes of all users and containers can be seen: a line says which cannot,
+and how to run it instead.
 
-Exit codes: 0 good, 1 something could not be removed, 2 it could not run, such as while an engine holds
-the root, or where --shm is no directory.
+Exit codes: 0 good, 1 something could not be removed, 2 it could not run, for example because an engine
+holds the root, or where --shm is no directory.
 
 Examples:
   # What would go
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     root: RootArgs,
 
-    /// Also namespaces into which nothing was written for so long: 12h, 30d, 8weeks [unset: none]
+    /// Also namespaces that nothing was written to for that long: 12h, 30d, 8weeks [unset: none]
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "shm")]
     no_shm: bool,
 
-    /// Remove instead of saying what
+    /// Remove it; without it, only say what
     #[arg(long)]
     yes: bool,
 }

@@ -7,18 +7,19 @@ use kvweir::fs::admin::{ImportOptions, Imported};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::{Ending, UsageError},
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 const EXAMPLES: &str = "\
-kvweir serves stock blocks without this; then it cannot tell wrong bytes from right ones. Only files of
+kvweir serves stock blocks without this, but then it cannot tell wrong bytes from right ones. Only files of
 exactly a block's length are taken, in namespaces whose config.json yields the directory's name.
 
-Exit codes: 0 every block has, or would get, a trailer; 1 some do not; 2 it could not run, such as while
-an engine holds the root or when there is no room.
+Exit codes: 0 every block has, or would get, a trailer; 1 some do not; 2 it could not run, for example
+because an engine holds the root or there is no room.
 
 Examples:
   # What would be done
@@ -41,15 +42,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ROOT")]
     into: Option<PathBuf>,
 
-    /// Bytes of a block, where files differ in length: 2MiB [unset: what most files have]
+    /// Bytes per block, if files differ in length: 2MiB [unset: what most files have]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     block_bytes: Option<u64>,
 
-    /// Threads that read and write [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read and write [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Write instead of saying what
+    /// Write it; without it, only say what
     #[arg(long)]
     yes: bool,
 }

@@ -5,8 +5,8 @@ use kvweir::fs::admin::{Inspection, Layouts, LedgerState, MemberInfo, NamespaceI
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
-    summary::table::{Section, bytes, count},
+    ending::Ending,
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\
@@ -59,7 +59,7 @@ fn sections(r: &Inspection) -> Vec<Section> {
     )];
     out.extend(r.members.iter().map(member));
     out.extend(r.namespaces.iter().map(namespace));
-    out.extend(admin::lines("foreign files, some of them", &r.foreign_examples));
+    out.extend(admin::lines("some foreign files", &r.foreign_examples));
     out.extend(admin::lines("unreadable", &r.unreadable));
     out
 }
@@ -96,7 +96,7 @@ fn held_by(r: &Inspection) -> String {
 fn ledger(r: &Inspection) -> String {
     match (r.ledger.state, r.ledger.bound_bytes, r.ledger.common_bytes) {
         (LedgerState::None, ..) => "none: the next start with a bound walks the root".into(),
-        (LedgerState::Newer, ..) => "of a later version of kvweir, which is the one to use here".into(),
+        (LedgerState::Newer, ..) => "of a later version of kvweir: use that one here".into(),
         (LedgerState::Damaged, ..) => "damaged: the next start walks the root".into(),
         (LedgerState::Whole, bound, common) => {
             let walker = r.ledger.walker.map_or_else(String::new, |w| {
@@ -117,8 +117,8 @@ fn member(m: &MemberInfo) -> Section {
     let state = match (h.live, m.ended_in_order) {
         (Some(true), _) => "yes",
         (None, _) => "cannot be told",
-        (_, Some(true)) => "no, ended in order",
-        (_, Some(false)) => "no, was killed or the machine was",
+        (_, Some(true)) => "no, it ended in order",
+        (_, Some(false)) => "no, it was killed, or the machine went down",
         (_, None) => "no",
     };
     admin::list(
@@ -182,7 +182,7 @@ fn namespace(n: &NamespaceInfo) -> Section {
         kvweir::fs::admin::Writer::Nobody => "nobody: no blocks",
     };
     let layout = match n.layout {
-        Layouts::Fs => "fs: a file a block",
+        Layouts::Fs => "fs: one file per block",
         Layouts::Pack => "pack: slots of extents",
         Layouts::Both => "fs and pack",
         Layouts::None => "none: no blocks",

@@ -1,4 +1,4 @@
-//! One file a subcommand: its flags, and a `run` that returns how it ended.
+//! One file per subcommand: its flags, and a `run` that returns how it ended.
 
 pub(crate) mod bench;
 pub(crate) mod convert;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use kvweir::clock::SystemClock;
 
 use crate::{
-    cli::Ending,
+    ending::Ending,
     hitrate, interrupt, output,
     progress::Progress,
     replay::{self, Outcome},
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.toml", help_heading = "Settings")]
     config: Option<PathBuf>,
 
-    /// Print the settings in force as TOML, each with its origin, and end
+    /// Print the settings in force as TOML, each with its origin, and exit
     #[arg(long, help_heading = "Settings")]
     print_config: bool,
 }

@@ -10,8 +10,9 @@ use kvweir::stanza::{self, Checked, Given, Model, PrimaryFit};
 
 use crate::{
     admin,
-    cli::{Ending, UsageError},
-    summary::table::{Section, bytes, count},
+    ending::Ending,
+    table::{Section, bytes, count},
+    usage::UsageError,
 };
 
 /// More than this is no stanza.
@@ -26,16 +27,16 @@ pub(crate) struct StanzaArgs {
     #[arg(long, value_name = "FILE|-")]
     pub(crate) stanza: Option<PathBuf>,
 
-    /// Also hold the primary against the longest prompt: tokens, as vLLM's flag of that name
+    /// Also check the primary against the longest prompt: tokens, as vLLM's flag of that name
     #[arg(long, value_name = "TOKENS", requires_all = ["stanza", "bytes_per_token"],
         value_parser = clap::value_parser!(u64).range(1..))]
     max_model_len: Option<u64>,
 
-    /// KV bytes of a token: layers x 2 x KV heads x head size x bytes of a number, all workers together
+    /// KV bytes per token: layers x 2 x KV heads x head size x bytes per number, all workers together
     #[arg(long, value_name = "SIZE", requires_all = ["stanza", "max_model_len"], value_parser = kvweir::size::parse)]
     bytes_per_token: Option<u64>,
 
-    /// Tokens of a block, as vLLM's flag of that name
+    /// Tokens per block, as vLLM's flag of that name
     #[arg(long, value_name = "TOKENS", requires = "max_model_len", default_value_t = 16,
         value_parser = clap::value_parser!(u64).range(1..))]
     block_size: u64,
@@ -77,7 +78,7 @@ fn read(file: &Path) -> Result<serde_json::Value> {
         std::fs::File::open(file).and_then(|f| f.take(LONGEST).read_to_end(&mut text))
     };
     got.map_err(|e| unreadable(format!("cannot be read: {e}"), None))?;
-    let json = "write what stands behind --kv-transfer-config, without the shell's quotes";
+    let json = "write what follows --kv-transfer-config, without the shell's quotes";
     serde_json::from_slice(&text).map_err(|e| unreadable(format!("is not JSON: {e}"), Some(json)).into())
 }
 

@@ -4,19 +4,19 @@ use anyhow::{Context, Result};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt,
     progress::Progress,
-    summary::table::{bytes, count},
+    table::{bytes, count},
 };
 
 const EXAMPLES: &str = "\
 A root is trimmed at start by any engine whose `max_bytes` is smaller; this is for roots without one.
-Journals go with the first block: the next start walks the root. Extents of packed blocks go whole: next is
-the one with the fewest blocks, when its newest block is older than the oldest block file.
+The journals go with the first block: the next start walks the root. Extents of packed blocks go whole: next
+is the one with the fewest blocks, if its newest block is older than the oldest block file.
 
-Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, such as while an engine
-holds the root.
+Exit codes: 0 the size is, or would be, reached; 1 it is not; 2 it could not run, for example because an
+engine holds the root.
 
 Examples:
   # What would go
@@ -32,11 +32,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     root: RootArgs,
 
-    /// The size, of all that `du` counts below the root: 200GiB, 500MB, 0
+    /// The size of all that `du` counts below the root: 200GiB, 500MB, 0
     #[arg(long, value_name = "SIZE", value_parser = size)]
     to: u64,
 
-    /// Remove blocks instead of saying which
+    /// Remove the blocks; without it, only say which
     #[arg(long)]
     yes: bool,
 }

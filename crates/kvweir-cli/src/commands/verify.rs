@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
-    cli::Ending,
+    ending::Ending,
     interrupt, output,
     progress::Progress,
-    summary::table::{Section, bytes, count},
+    table::{Section, bytes, count},
 };
 
 const EXAMPLES: &str = "\
@@ -19,15 +19,15 @@ zero_length, leftover_temporary, empty_directory, and of extents damaged_header,
 newer_format, unreadable. For not_in_journal, counted_too_low, extent_gone, damaged_journal, damaged_ledger,
 above_bound and with every removal it gives the journals up, so that the next start walks the root.
 
-Files are compared with the journals only while no engine holds the root. What journals tell of and has no
-file is told, and is no finding.
+Files are compared with the journals only while no engine holds the root. Blocks that a journal knows and that
+have no file are told, and are no finding.
 
 Each finding has a weight: block (a block is lost, or cannot be served), bound (bytes are not counted as they
 are), tidy (a leftover, as every kill leaves some: leftover_temporary, empty_directory, and the half of an
-extent in the making). Nothing is lost by those: kvweir gc or the next start tidies up.
+extent in the making). Those cost nothing: kvweir gc or the next start tidies up.
 
 Exit codes: 0 clean; 1 findings that cost a block or the bound; 3 nothing but leftovers; 1 and 3 also when they
-were repaired; 2 it could not run, such as --repair while an engine holds the root.
+were repaired; 2 it could not run, for example --repair while an engine holds the root.
 
 Examples:
   # Is the device still good? May run beside the engine
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     root: RootArgs,
 
-    /// Remove what is provably bad; only says what it would remove without --yes
+    /// Remove what is provably bad; without --yes, only say what
     #[arg(long)]
     repair: bool,
 
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "repair")]
     yes: bool,
 
-    /// Threads that read [default: 4 a usable CPU, 4 to 16]
+    /// Threads that read [default: 4 per usable CPU, 4 to 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
@@ -120,16 +120,17 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     })
 }
 
-fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
+/// What was counted, whatever was found.
+fn numbers(v: &Verification) -> Section {
     let mut rows = vec![
         ("directory", v.root.clone()),
         ("blocks read", count(v.blocks)),
         ("  good", count(v.good)),
         ("  without trailer, nothing to compare", count(v.unverified)),
         ("  in slots of extents", count(v.packed_blocks)),
-        ("    of which another slot has a later one", count(v.superseded)),
+        ("    superseded by a later slot", count(v.superseded)),
         ("extents", count(v.extents)),
-        ("vanished or written anew meanwhile", count(v.vanished)),
+        ("vanished or rewritten meanwhile", count(v.vanished)),
         ("being written", count(v.being_written)),
         (
             "read",
@@ -155,10 +156,15 @@ fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
             ("  directories in doubt", count(j.directories_in_doubt)),
         ]);
     }
-    let mut out = vec![admin::list("verification", rows)];
+    admin::list("verification", rows)
+}
+
+fn sections(v: &Verification, repaired: Option<&Repaired>) -> Vec<Section> {
+    let mut out = vec![numbers(v)];
+    let j = &v.journals;
     out.extend(admin::lines("not compared with journals", j.why_not.as_slice()));
     out.extend(admin::lines(
-        "directories of blocks without file, some of them",
+        "some directories of blocks without file",
         &j.without_file_in,
     ));
     let mut findings: Vec<_> = v.findings.iter().collect();

@@ -9,26 +9,15 @@ use std::{
 
 use anyhow::Result;
 
-pub(crate) use run::run;
+pub(crate) use run::{Outcome, run};
 
 use crate::{
-    cli::UsageError,
     interrupt,
-    report::Timeline,
     settings::{BUILTIN_REQUESTS, ReplaySettings},
-    summary::Summary,
     trace::{BadLines, Notes, Source, TraceReader},
+    usage::UsageError,
     workload::{AgentWorkload, WorkloadSettings},
 };
-
-/// What a run with real I/O yields.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// The numbers at the end.
-    pub(crate) summary: Summary,
-    /// The numbers over time, for the report.
-    pub(crate) timeline: Timeline,
-}
 
 /// Requests, already limited in number, and what their reader notices.
 pub(crate) struct Workload {
@@ -56,7 +45,7 @@ pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
     };
     let mut reader = open_trace(settings, path)?;
     let notes = reader.notes();
-    // The first request is read now: what is no trace at all is told before anything else is done.
+    // The first request is read now: a file that is no trace is refused before anything else is done.
     let first = reader.next().transpose()?;
     if first.is_none() && interrupt::came() {
         let requests = Box::new(std::iter::empty());
@@ -79,8 +68,8 @@ pub(crate) fn open(settings: &ReplaySettings) -> Result<Workload> {
 }
 
 /// Reads a trace file through once, so that a bad line is told before anything is made on disk, and counts its
-/// requests. Stdin and other streams are checked as they are
-/// read, and how many requests they hold is known only if that is limited.
+/// requests. Streams such as stdin are checked as they are read; their number of requests is known only if it is
+/// limited.
 pub(crate) fn survey(settings: &ReplaySettings, stop: &AtomicBool) -> Result<Option<u64>> {
     let Some(path) = &settings.trace else {
         return Ok(settings.requests);

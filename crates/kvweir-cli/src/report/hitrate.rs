@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    COLOURS, escape, figure, head, page,
-    plot::{Plot, Scale, Series},
+    escape, figure, head, page,
+    plot::{COLOURS, Plot, Scale, Series},
     tables,
 };
 use crate::hitrate::{self, HitRate};

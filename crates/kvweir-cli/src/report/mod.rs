@@ -3,8 +3,8 @@
 
 pub(crate) mod bench;
 pub(crate) mod hitrate;
+mod over_time;
 mod plot;
-mod timeline;
 
 use std::{
     fs::{self, Permissions},
@@ -13,22 +13,13 @@ use std::{
     path::Path,
 };
 
-pub(crate) use timeline::{Sample, Timeline};
-
-use crate::summary::{Summary, table::Section};
-use plot::{Plot, Scale, Series};
+use crate::{
+    summary::{Summary, Timeline},
+    table::Section,
+};
+use plot::Plot;
 
 const STYLE: &str = include_str!("style.css");
-const COLOURS: [(u8, u8, u8); 6] = [
-    (31, 87, 160),
-    (200, 82, 20),
-    (40, 130, 80),
-    (130, 70, 150),
-    (90, 90, 90),
-    (170, 130, 0),
-];
-const LIMIT: (u8, u8, u8) = (190, 30, 45);
-
 /// The report as HTML.
 pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str) -> anyhow::Result<String> {
     let verdict = match (summary.wrong_blocks, summary.interrupted) {
@@ -47,7 +38,7 @@ pub(crate) fn render(summary: &Summary, timeline: &Timeline, settings_toml: &str
         html += "<p class=\"note\">The run was too short for plots.</p>\n";
     } else {
         html += "<div class=\"plots\">\n";
-        for plot in plots(timeline) {
+        for plot in over_time::plots(timeline) {
             html += &figure(&plot)?;
         }
         html += "</div>\n";
@@ -72,7 +63,7 @@ fn head(title: &str, lead: &str) -> String {
 fn tables(sections: &[Section]) -> String {
     let mut html = String::new();
     for section in sections {
-        // a table that is wider than the page moves by itself
+        // a table wider than the page scrolls by itself
         html += &format!(
             "<h2>{}</h2>\n<div class=\"wide\"><table>\n",
             escape(section.title)
@@ -123,7 +114,7 @@ fn dir_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether what is there is a link, a pipe or a device: that is written into, and stays what it is.
+/// Whether what is there is a link, a pipe or a device: that is written to, not replaced.
 fn is_other(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| !m.is_file())
 }
@@ -186,93 +177,6 @@ fn figure(plot: &Plot) -> anyhow::Result<String> {
         escape(plot.title),
         plot.to_svg()?,
     ))
-}
-
-fn plots(t: &Timeline) -> Vec<Plot> {
-    let colour = |i: usize| COLOURS.get(i % COLOURS.len()).copied().unwrap_or_default();
-    let line = |name: &str, i: usize, at: &dyn Fn(&Sample) -> Option<(f64, f64)>| Series {
-        name: name.to_owned(),
-        colour: colour(i),
-        limit: false,
-        points: t.samples().filter_map(at).collect(),
-    };
-    let end = t.samples().next_back().map_or(0.0, |s| s.t_s);
-    let limit = |name: &str, y: f64| Series {
-        name: name.to_owned(),
-        colour: LIMIT,
-        limit: true,
-        points: vec![(0.0, y), (end, y)],
-    };
-    let by_time = |y: Option<f64>, s: &Sample| y.map(|y| (s.t_s, y));
-
-    let mut hits = vec![line("total", 0, &|s| Some((s.requests as f64, s.hit_rate)))];
-    for (i, name) in t.tier_names.iter().enumerate() {
-        hits.push(line(name, i + 1, &|s| {
-            Some((s.requests as f64, *s.tier_hit_rates.get(i)?))
-        }));
-    }
-    let mib = |b: u64| b as f64 / f64::from(1 << 20);
-    let mut resident = vec![line("resident", 0, &|s| by_time(Some(mib(s.bytes_resident)), s))];
-    resident.extend(t.bound_bytes.map(|b| limit("bound", mib(b))));
-
-    let plot = |title, x, y, scale, series| Plot {
-        title,
-        x,
-        y,
-        scale,
-        series,
-    };
-    vec![
-        plot(
-            "Prefix hit rate",
-            "requests",
-            "share of blocks",
-            Scale::Linear,
-            hits,
-        ),
-        plot(
-            "Bytes resident in secondary tiers",
-            "seconds",
-            "MiB",
-            Scale::Linear,
-            resident,
-        ),
-        plot(
-            "Store and load latency",
-            "seconds",
-            "microseconds",
-            Scale::Log,
-            vec![
-                line("store p50", 0, &|s| by_time(s.store_p50_us, s)),
-                line("store p99", 3, &|s| by_time(s.store_p99_us, s)),
-                line("load p50", 2, &|s| by_time(s.load_p50_us, s)),
-                line("load p99", 1, &|s| by_time(s.load_p99_us, s)),
-            ],
-        ),
-        plot(
-            "Store time against the water marks",
-            "seconds",
-            "ms per MiB",
-            Scale::Linear,
-            vec![
-                line("EMA", 0, &|s| by_time(s.ema_s_per_mib.map(|e| e * 1e3), s)),
-                limit("high water mark", t.high_water_s * 1e3),
-                Series {
-                    colour: (120, 120, 120),
-                    ..limit("low water mark", t.low_water_s * 1e3)
-                },
-            ],
-        ),
-        plot(
-            "Blocks dropped by back-pressure",
-            "seconds",
-            "blocks",
-            Scale::Linear,
-            vec![line("dropped so far", 1, &|s| {
-                by_time(Some(s.dropped_blocks as f64), s)
-            })],
-        ),
-    ]
 }
 
 #[cfg(test)]

@@ -3,9 +3,21 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// So small that axis texts can be read on a telephone, where all of it is drawn 340 pixels wide.
+/// Small enough for axis texts to be readable on a phone, where it is drawn 340 pixels wide.
 const SIZE: (u32, u32) = (480, 280);
 const GREY: RGBColor = RGBColor(90, 90, 90);
+
+/// Colours of lines, in their order.
+pub(super) const COLOURS: [(u8, u8, u8); 6] = [
+    (31, 87, 160),
+    (200, 82, 20),
+    (40, 130, 80),
+    (130, 70, 150),
+    (90, 90, 90),
+    (170, 130, 0),
+];
+/// That of a limit.
+pub(super) const LIMIT: (u8, u8, u8) = (190, 30, 45);
 
 /// How values map to height.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

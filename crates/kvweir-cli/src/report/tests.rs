@@ -1,5 +1,5 @@
 use super::*;
-use crate::summary;
+use crate::summary::{self, Sample};
 
 fn fake() -> Timeline {
     let names = vec![String::from("primary"), String::from("fs <&>")];

@@ -9,9 +9,14 @@ use kvweir::{
 };
 
 use super::{
-    BUILTIN_REQUESTS, DropPolicy, Origin, PressureSettings, Raw, RawSettings, ReplaySettings, Result, Shape,
-    order_name, refuse, table::SETTINGS, value,
+    origin::{Origin, Raw, SettingError, Shape},
+    raw::{RawSettings, refuse},
+    replay::{BUILTIN_REQUESTS, DropPolicy, PressureSettings, ReplaySettings, order_name},
+    table::SETTINGS,
+    value,
 };
+
+type Result<T> = std::result::Result<T, SettingError>;
 
 const BUILTIN_RESTART_EVERY: u64 = 300;
 /// Bound of a temporary root: less than the built-in workload touches.

@@ -2,7 +2,13 @@
 
 use kvweir::fs::Layout;
 
-use super::{DropPolicy, Origin, ReplaySettings, Result, SettingError, value};
+use super::{
+    origin::{Origin, SettingError},
+    replay::{DropPolicy, ReplaySettings},
+    value,
+};
+
+type Result<T> = std::result::Result<T, SettingError>;
 
 const BLOCK_MAX: u64 = 2 << 30;
 impl ReplaySettings {

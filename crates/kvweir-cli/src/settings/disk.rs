@@ -8,7 +8,7 @@ use std::{
 
 use rustix::fs::Access;
 
-use super::{ReplaySettings, SettingError};
+use super::{origin::SettingError, replay::ReplaySettings};
 
 impl ReplaySettings {
     /// Checks the root, the place of the report, and the memory.
@@ -16,7 +16,7 @@ impl ReplaySettings {
         let machine = rustix::system::sysinfo();
         let memory = machine.totalram as u64 * u64::from(machine.mem_unit.max(1));
         if self.primary_bytes > memory && !self.hit_rate_only {
-            let memory = crate::summary::table::bytes(memory);
+            let memory = crate::table::bytes(memory);
             return Err(self.refuse(
                 "primary_bytes",
                 &format!("is more than the {memory} of this machine"),

@@ -5,8 +5,8 @@ use std::{path::Path, sync::Arc};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    RawSettings,
     origin::{Origin, Raw, SettingError, Shape},
+    raw::RawSettings,
     table::{Kind, Setting},
 };
 

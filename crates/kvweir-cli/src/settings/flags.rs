@@ -4,8 +4,8 @@
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::{
-    RawSettings,
     origin::{Origin, Raw, Shape},
+    raw::RawSettings,
     table::{Kind, SETTINGS, Setting},
 };
 

@@ -1,12 +1,12 @@
 //! `--print-config`: the settings in force as TOML, with the origin of each.
 
 use super::{
-    RawSettings,
+    raw::RawSettings,
     table::{Kind, SETTINGS},
     value,
 };
 
-/// One line a setting; what is unset is a comment.
+/// One line per setting; what is unset is a comment.
 pub(super) fn to_toml(raw: &RawSettings) -> String {
     let mut out = String::new();
     let mut heading = "";

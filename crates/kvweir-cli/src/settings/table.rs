@@ -114,7 +114,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "a whole number; 0 = never", "Close and reopen the file tier after every so many requests";
     verify "verify" Switch = "true", WORK, SWITCH, "Compare every promoted block with what its key says it holds";
     block_bytes "block-bytes" Size = "64KiB", PRIMARY, "1 B to 2GiB: bytes as a number or a string such as 64KiB",
-        "Bytes of a block";
+        "Bytes per block";
     primary_bytes "primary-bytes" Size = "64MiB", PRIMARY, SIZE, "Host memory of the primary tier";
     primary_policy "primary-policy" Word = "lru", PRIMARY, POLICIES, "What the primary tier evicts";
     root "root" Path unset "a temporary directory, removed at the end", TIER, "a directory; it is made if missing",
@@ -126,14 +126,14 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     threads "threads" Count unset "from CPU affinity and cgroup quota", TIER, "a whole number from 2 to 512",
         "I/O threads of the file tier, of which half may store";
     io_timeout_s "io-timeout-s" Real = "30", TIER, "seconds; 0 = never",
-        "A job whose I/O takes so long is given up, and the tier left alone for a while";
+        "A job whose I/O takes this long is given up, and the tier is left alone for a while";
     bounce "bounce" Word = "auto", TIER, BOUNCES,
         "Load through a buffer of the tier, so that a load that hangs can be given up; auto: on network file systems";
     read_only "read-only" Switch = "false", TIER, SWITCH, "Change nothing below the root: load, and store nothing";
     layout "layout" Word = "auto", TIER, LAYOUTS,
-        "How new blocks are laid out: a file each, packed into large files, or auto: packed where that suits";
+        "How new blocks are laid out: one file per block, packed into large files, or auto: packed where that suits";
     engine "engine" Word = "threads", TIER, ENGINES, "Who moves packed blocks and reads large files";
-    backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold stores back from a tier that cannot keep up";
+    backpressure "backpressure" Switch = "true", PRESSURE, SWITCH, "Hold back stores from a tier that cannot keep up";
     backpressure_policy "backpressure-policy" Word = "throttled_drop", PRESSURE, "drop, throttled_drop",
         "Which stores to drop under pressure";
     high_water_s "high-water-s" Real = "0.010", PRESSURE, "seconds per MiB, not below low_water_s",
@@ -142,7 +142,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "Store time below which pressure ends";
     alpha "alpha" Real = "0.15", PRESSURE, "a number above 0, at most 1", "Weight of the newest sample in the EMA";
     warmup_completions "warmup-completions" Count = "10", PRESSURE, "a whole number",
-        "Stores that only warm the EMA up";
+        "Stores that only warm up the EMA";
     decay_half_life_s "decay-half-life-s" Real = "2.0", PRESSURE, "seconds; 0 or less disables",
         "Half-life of the EMA while a tier under pressure is silent";
     cooldown_s "cooldown-s" Real = "1.0", PRESSURE, "seconds, 0 or more",
@@ -160,7 +160,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
         "whole numbers, at least 1, separated by commas (a list in the file)",
         "Capacity in blocks; several give one result each";
     order "order" Word = "leaf-first", HITRATE, "leaf-first, head-first",
-        "In which order the blocks of a request are touched";
+        "Order in which the blocks of a request are touched";
     json "json" Switch = "false", OUTPUT, SWITCH, "Print one JSON object instead of the table";
     report "report" Path unset "none", OUTPUT, "a file in an existing directory",
         "Write a self-contained HTML report with plots";

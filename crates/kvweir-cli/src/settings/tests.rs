@@ -1,4 +1,8 @@
-use super::*;
+use super::{
+    origin::{Origin, Raw, Shape},
+    table::Setting,
+    *,
+};
 
 fn flags(given: &[(&'static str, &str)]) -> Flags {
     let raw = given.iter().map(|&(key, text)| {
@@ -15,7 +19,7 @@ fn flags(given: &[(&'static str, &str)]) -> Flags {
     Flags(raw.collect())
 }
 
-fn load(toml: &str, given: &[(&'static str, &str)]) -> Result<ReplaySettings> {
+fn load(toml: &str, given: &[(&'static str, &str)]) -> Result<ReplaySettings, SettingError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("replay.toml");
     std::fs::write(&path, toml).unwrap();
@@ -55,10 +59,24 @@ fn defaults_follow_what_is_replayed() {
     assert_eq!(load("restart_every = 0", &[]).unwrap().restart_every, None);
 }
 
+/// A settings file, flags, and how the message begins.
+type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], &'a str);
+
+/// Every fault names the setting, its value, where that came from and what is allowed, in one line.
+fn all_told(table: &[Case<'_>]) {
+    for (toml, given, message) in table {
+        let told = refused(toml, given);
+        assert!(
+            told.starts_with(message),
+            "{toml:?} {given:?}\n  told: {told}\n  want: {message}"
+        );
+        assert!(!told.contains('\n'));
+    }
+}
+
 #[test]
-fn every_fault_names_setting_value_origin_and_what_is_allowed() {
-    type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], &'a str);
-    let table: &[Case<'_>] = &[
+fn a_value_that_is_out_of_range_or_cannot_be_read_is_told_with_its_origin() {
+    all_told(&[
         (
             "\nalpha = 0\n",
             &[],
@@ -75,21 +93,6 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             "`alpha = NaN` (flag --alpha) is not a number | ",
         ),
         (
-            "high_water_s = 0.001\n",
-            &[],
-            "`low_water_s = 0.002` (default) lies above `high_water_s = 0.001` (replay.toml line 1) | allowed for `low_water_s`",
-        ),
-        (
-            "\n\nalhpa = 1\n",
-            &[],
-            "unknown key `alhpa` (replay.toml line 3) | did you mean `alpha`?",
-        ),
-        (
-            "[pressure]\nalpha = 1\n",
-            &[],
-            "unknown key `pressure` (replay.toml line 1)",
-        ),
-        (
             "block_bytes = \"64 potatoes\"",
             &[],
             "`block_bytes = \"64 potatoes\"` (replay.toml line 1) is not a size: write 65536, 64KiB",
@@ -98,11 +101,6 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             "block_bytes = -5",
             &[],
             "`block_bytes = -5` (replay.toml line 1) is negative",
-        ),
-        (
-            "block_bytes = true",
-            &[],
-            "`block_bytes = true` (replay.toml line 1) is a TOML boolean",
         ),
         (
             "block_bytes = 0",
@@ -115,43 +113,15 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             "`block_bytes = 3GiB` (flag --block-bytes) is out of range",
         ),
         (
-            "primary_bytes = \"4KiB\"",
-            &[],
-            "`primary_bytes = \"4KiB\"` (replay.toml line 1) holds not even one block of `block_bytes = 64KiB` (default)",
-        ),
-        (
-            "",
-            &[("max_bytes", "299007")],
-            "`max_bytes = 299007` (flag --max-bytes) is below the 299008 bytes that one block of `block_bytes = 64KiB` (default)",
-        ),
-        (
-            "max_bytes = 1_000_000\ncapacity_bytes = 5",
-            &[],
-            "`max_bytes` is given twice",
-        ),
-        (
             "policy = \"lfu\"",
             &[],
             "`policy = \"lfu\"` (replay.toml line 1) is none of the words allowed | allowed for `policy`: lru, arc, s3fifo",
-        ),
-        (
-            "root = 5",
-            &[],
-            "`root = 5` (replay.toml line 1) is a TOML integer",
         ),
         (
             "seed = 1.5",
             &[],
             "`seed = 1.5` (replay.toml line 1) is not a whole number",
         ),
-        (
-            "seed = \"1\"",
-            &[],
-            "`seed = \"1\"` (replay.toml line 1) is a TOML string",
-        ),
-        ("seed = 1\nseed = 2", &[], "replay.toml line 2: duplicate key"),
-        ("seed = [1", &[], "replay.toml line 1: "),
-        ("seed = { a = 1 }", &[], "`seed` (replay.toml line 1) is a TOML"),
         (
             "",
             &[("time_scale", "0")],
@@ -166,6 +136,71 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             "",
             &[("failure_threshold", "0")],
             "`failure_threshold = 0` (flag --failure-threshold) is out of range",
+        ),
+        (
+            "",
+            &[("capacity_blocks", "5,0")],
+            "`capacity_blocks = 5,0` (flag --capacity-blocks) holds a 0",
+        ),
+    ]);
+}
+
+#[test]
+fn what_does_not_belong_into_the_file_is_told_with_its_line() {
+    all_told(&[
+        (
+            "\n\nalhpa = 1\n",
+            &[],
+            "unknown key `alhpa` (replay.toml line 3) | did you mean `alpha`?",
+        ),
+        (
+            "[pressure]\nalpha = 1\n",
+            &[],
+            "unknown key `pressure` (replay.toml line 1)",
+        ),
+        (
+            "block_bytes = true",
+            &[],
+            "`block_bytes = true` (replay.toml line 1) is a TOML boolean",
+        ),
+        (
+            "max_bytes = 1_000_000\ncapacity_bytes = 5",
+            &[],
+            "`max_bytes` is given twice",
+        ),
+        (
+            "root = 5",
+            &[],
+            "`root = 5` (replay.toml line 1) is a TOML integer",
+        ),
+        (
+            "seed = \"1\"",
+            &[],
+            "`seed = \"1\"` (replay.toml line 1) is a TOML string",
+        ),
+        ("seed = 1\nseed = 2", &[], "replay.toml line 2: duplicate key"),
+        ("seed = [1", &[], "replay.toml line 1: "),
+        ("seed = { a = 1 }", &[], "`seed` (replay.toml line 1) is a TOML"),
+    ]);
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_told_with_both_origins() {
+    all_told(&[
+        (
+            "high_water_s = 0.001\n",
+            &[],
+            "`low_water_s = 0.002` (default) lies above `high_water_s = 0.001` (replay.toml line 1) | allowed for `low_water_s`",
+        ),
+        (
+            "primary_bytes = \"4KiB\"",
+            &[],
+            "`primary_bytes = \"4KiB\"` (replay.toml line 1) holds not even one block of `block_bytes = 64KiB` (default)",
+        ),
+        (
+            "",
+            &[("max_bytes", "299007")],
+            "`max_bytes = 299007` (flag --max-bytes) is below the 299008 bytes that one block of `block_bytes = 64KiB` (default)",
         ),
         (
             "backpressure_policy = \"drop\"\nlow_water_s = 0.0",
@@ -185,14 +220,15 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
         ),
         (
             "",
-            &[("capacity_blocks", "5,0")],
-            "`capacity_blocks = 5,0` (flag --capacity-blocks) holds a 0",
-        ),
-        (
-            "",
             &[("capacity_blocks", "5")],
             "`capacity_blocks = 5` (flag --capacity-blocks) is for --hit-rate-only",
         ),
+    ]);
+}
+
+#[test]
+fn paths_that_cannot_be_used_are_told_before_anything_is_made() {
+    all_told(&[
         (
             "",
             &[("root", "/dev/null")],
@@ -208,15 +244,7 @@ fn every_fault_names_setting_value_origin_and_what_is_allowed() {
             &[("report", "/nonexistent/r.html")],
             "`report = /nonexistent/r.html` (flag --report) lies in /nonexistent, which is no directory",
         ),
-    ];
-    for (toml, given, message) in table {
-        let told = refused(toml, given);
-        assert!(
-            told.starts_with(message),
-            "{toml:?} {given:?}\n  told: {told}\n  want: {message}"
-        );
-        assert!(!told.contains('\n'));
-    }
+    ]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl Input {
     }
 
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // or a pipe would be waited for here, until somebody writes to it
+        // else opening a pipe would wait until somebody writes to it
         let flags = OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         if file.metadata()?.is_dir() {

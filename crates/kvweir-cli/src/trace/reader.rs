@@ -10,7 +10,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Notes, Request, input::Input, unpack::unpack};
+use super::{Request, input::Input, notes::Notes, unpack::unpack};
 use crate::interrupt;
 
 /// Longer lines are refused: 16 MiB hold about two million block ids.

@@ -1,5 +1,5 @@
-//! Compressed traces, known by their first bytes and not by their names: gzip, zstd and xz, one or several members
-//! behind each other. Memory is bounded, whatever a header asks for.
+//! Compressed traces, known by their first bytes and not by their names: gzip, zstd and xz, one member or several
+//! in a row. Memory is bounded, whatever a header asks for.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -10,7 +10,7 @@ use ruzstd::decoding::{
     errors::{FrameDecoderError, ReadFrameHeaderError},
 };
 
-/// Bytes that tell every format known.
+/// Bytes enough to tell every known format.
 const HEAD: usize = 6;
 const BUFFER: usize = 1 << 16;
 /// The most that a zstd window or an xz dictionary may take: `zstd --long=27` and `xz -9` need half of it at most.
@@ -23,7 +23,7 @@ enum Format {
     Gzip,
     Zstd,
     Xz,
-    /// One that is not read.
+    /// One that is known and not supported.
     Other(&'static str),
 }
 
@@ -31,7 +31,7 @@ impl Format {
     fn of(head: &[u8]) -> Self {
         match head {
             [0x1f, 0x8b, ..] => Self::Gzip,
-            // a frame, or one to be skipped before it
+            // a frame, or a skippable one before it
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Self::Other("bzip2"),

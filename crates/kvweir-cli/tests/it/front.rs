@@ -21,7 +21,7 @@ fn every_shell_has_completions_that_name_every_command() {
 }
 
 #[test]
-fn there_is_a_manual_page_a_command_with_its_flags_and_exit_codes() {
+fn there_is_one_manual_page_per_command_with_its_flags_and_exit_codes() {
     let dir = tempfile::tempdir().unwrap();
     let ran = kvweir_in(dir.path(), ["man", "."], b"");
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));

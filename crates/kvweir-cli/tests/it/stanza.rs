@@ -50,6 +50,24 @@ fn all_mistakes_come_at_once_in_text_and_json_and_end_with_1() {
     );
 }
 
+/// It was accepted in silence: both tiers join one root, and packed blocks are stored twice.
+#[test]
+fn one_directory_for_two_tiers_is_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let twice = GOOD.replace(
+        "\"secondary_tiers\": [",
+        "\"secondary_tiers\": [{\"type\": \"kvweir\", \"root_dir\": \"/mnt/nvme/kv\", \"max_bytes\": \"500GiB\"},",
+    );
+    let ran = doctor(dir.path(), "--stanza -", &twice);
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    assert!(ran.stdout.contains("tiers of kvweir: 2"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("note  ") && ran.stdout.contains("both are members of one root"),
+        "{}",
+        ran.stdout
+    );
+}
+
 #[test]
 fn a_good_stanza_ends_with_0_and_names_what_was_left_unchecked() {
     let dir = tempfile::tempdir().unwrap();
@@ -73,7 +91,7 @@ fn the_primary_is_held_against_the_longest_prompt() {
         let ran = doctor(dir.path(), &flags, GOOD);
         (ran.code, ran.json())
     };
-    // 16 tokens of 128 KiB: 2 MiB a slot, 512 slots
+    // 16 tokens of 128 KiB: 2 MiB per slot, 512 slots
     let (code, json) = at(8192);
     assert_eq!(
         (code, &json["primary"]["slots"], &json["primary"]["prompt_slots"]),

@@ -44,7 +44,7 @@ impl Contest<'_> {
             }
             let bytes = region.block_len() as u64 * u64::from(blocks);
             let mut rows: Vec<Row> = Vec::new();
-            for op in ["store, 16 a job", "load, 64 a job"] {
+            for op in ["store, 16 per job", "load, 64 per job"] {
                 rows.extend(
                     sides
                         .iter()
@@ -69,7 +69,7 @@ impl Contest<'_> {
                             Self::compare(&region, name)?;
                             took
                         };
-                        rows.get_mut(at).context("a row a side")?.add(took);
+                        rows.get_mut(at).context("one row per side")?.add(took);
                     }
                 }
             }
@@ -93,7 +93,7 @@ impl Contest<'_> {
         );
         let bytes = region.block_len() as u64 * u64::from(blocks);
         let mut rows: Vec<Row> = Vec::new();
-        for op in ["load alone, 16 a job", "load beside stores, 16 a job"] {
+        for op in ["load alone, 16 per job", "load beside stores, 16 per job"] {
             rows.extend(
                 sides
                     .iter()
@@ -130,7 +130,7 @@ impl Contest<'_> {
                     Ok((alone, beside)) => {
                         Self::compare(&region, name)?;
                         let row = rows.get_mut(sides.len() + who);
-                        row.context("a row a side")?.add(beside);
+                        row.context("one row per side")?.add(beside);
                         Ok(alone)
                     }
                     Err(e) => Err(e),

@@ -367,7 +367,7 @@ impl Contest<'_> {
         ];
         let mut rows: Vec<Row> = Vec::new();
         for (op, _, batch, _) in ops {
-            let op = format!("{op}, {batch} a job");
+            let op = format!("{op}, {batch} per job");
             rows.extend(sides.iter().map(|(who, _)| {
                 Row::new(case.name, &op, who, region.block_len() as u64 * u64::from(blocks))
             }));
@@ -423,7 +423,7 @@ impl Contest<'_> {
     ) -> Result<()> {
         let name = sides.get(who).map_or("", |(n, _)| n);
         match took {
-            Ok(took) => row.context("a row a side")?.add(took),
+            Ok(took) => row.context("one row per side")?.add(took),
             Err(e) if name.starts_with("kvweir") || name.starts_with("raw") => {
                 return Err(e.context(name.to_owned()));
             }

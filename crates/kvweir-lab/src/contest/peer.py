@@ -2,7 +2,7 @@
 
     python peer.py stock|wheel|lmcache
 
-Reads one JSON object a line from stdin and answers each with one on stdout. ``open`` maps the region and makes the
+Reads one JSON object per line from stdin and answers each with one on stdout. ``open`` maps the region and makes the
 tier; ``store`` and ``load`` move blocks and tell seconds, CPU seconds of this process and seconds of each job;
 ``duel`` loads one job at a time while stores are kept under way; ``close`` removes nothing. What a tier says to people
 goes to stderr.
@@ -197,7 +197,7 @@ PAUSE = 0.0002
 
 
 def move(tier: Any, ask: dict[str, Any], load: bool) -> dict[str, Any]:
-    """Moves ``blocks`` blocks, ``batch`` a job, at most ``depth`` jobs under way."""
+    """Moves ``blocks`` blocks, ``batch`` per job, at most ``depth`` jobs under way."""
     batch, depth = ask["batch"], ask["depth"]
     jobs = [
         tier.prepare(ask["salt"], ask["first"] + n, ask["slot"] + n, min(batch, ask["blocks"] - n))

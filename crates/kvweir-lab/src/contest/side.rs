@@ -270,7 +270,7 @@ impl Side for Ours {
     }
 }
 
-/// The device: preallocated files, a run of blocks a job, the tier's threads. Every tier that is not full writes where
+/// The device: preallocated files, one run of blocks per job, the tier's threads. Every tier that is not full writes where
 /// nothing of it was before, so the device does too: each round writes a new file, in which a load finds the same round's
 /// blocks. With `again` it is one file, written over in each round: what a tier at its bound can reach. A disk may treat
 /// the two differently, above all one that is thinly provisioned below a file system that discards.

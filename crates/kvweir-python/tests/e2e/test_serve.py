@@ -20,7 +20,7 @@ LOAD_S = 300 if EXTENDED else 30
 ENV = os.environ.get("KVWEIR_E2E_ENV", "cpu33")
 BOUND = 64 << 20
 CLIENTS = 8
-# 4 KiB a token: some 200 MiB, three times the bound and the primary
+# 4 KiB per token: some 200 MiB, three times the bound and the primary
 PROMPTS = [(100 + i, 512 + 32 * (i % 32)) for i in range(48)]
 
 

@@ -138,7 +138,7 @@ def test_every_step_looks_up_all_that_waits_in_order_of_arrival(drive):
     asked = d.tiers[0].asked
     assert list(dict.fromkeys(name for name, _ in asked)) == [r.name for r in requests]
     assert [key for _, key in asked] == [bytes(k) for p in prompts for k in p]
-    # one job a request, submitted when all had been asked
+    # one job per request, submitted when all had been asked
     assert d.meters[0].history[-2]["submit_load"] == len(requests)
     assert all(r.waited == 1 for r in requests)
     d.run()

@@ -98,7 +98,7 @@ def row_of(layout: str, tp: int, pp: int) -> bytes:
     row = b""
     for stage in np.split(whole, pp, axis=0):
         for part in np.split(stage, tp, axis=2):
-            # one tensor a layer, or one of all where the block is outermost; what lies in it comes in its own order
+            # one tensor per layer, or one of all where the block is outermost; what lies in it comes in its own order
             tensors = [part] if layout.startswith("B") else np.split(part, len(part), axis=0)
             row += b"".join(t.transpose(["LBHNC".index(axis) for axis in layout]).tobytes() for t in tensors)
     return row

@@ -36,8 +36,6 @@ mod check_extent;
 mod claim;
 mod convert;
 mod doctor;
-#[cfg(test)]
-mod extent_faults;
 mod extents;
 mod finding;
 mod gc;
@@ -54,6 +52,10 @@ mod spent;
 mod survey;
 mod tables;
 mod temps;
+#[cfg(test)]
+mod tests {
+    mod extents;
+}
 mod trim;
 mod verification;
 mod verify;

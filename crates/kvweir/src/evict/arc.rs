@@ -2,9 +2,10 @@
 //! request (T1) and by several (T2), ghosts of both (B1, B2), and a target for T1's share that every ghost hit moves.
 //!
 //! What differs from the paper:
-//! - **Weights.** Lists are measured by weight: |T1| + |B1| <= c and all four <= 2c; a ghost hit moves the target by the
-//!   weight of the block times the ratio of the ghost lists.
-//! - **Pins.** A pass leaves pinned blocks in their places (I3) and takes from the other list when one has no candidate.
+//! - **Weights.** Lists are measured by weight: |T1| + |B1| <= c and all four <= 2c; a ghost hit moves the target by
+//!   the weight of the block times the ratio of the ghost lists.
+//! - **Pins.** A pass leaves pinned blocks in their places (I3) and takes from the other list when one has no
+//!   candidate.
 //! - **Requests.** A prefill touches each block several times. Only the touch of another request than the last one
 //!   promotes to T2; the same request's refreshes recency within the list.
 //! - **Order of events.** Room is made before the insertion that consults the ghosts, so the target moves one eviction
@@ -52,7 +53,7 @@ impl Adaptive {
         }
     }
 
-    /// Whether a ghost of this block was met; moves the target.
+    /// Whether this block had a ghost; moves the target.
     fn consult(&mut self, fp: Fingerprint, weight: u32) -> bool {
         let (b1, b2) = (self.recent_ghosts.weight(), self.frequent_ghosts.weight());
         if self.recent_ghosts.take(fp) {
@@ -116,7 +117,7 @@ impl Adaptive {
         true
     }
 
-    /// Takes `id` off its list and says what it weighed and noted.
+    /// Takes `id` off its list; returns its weight and its mark.
     fn unlink(&mut self, id: Id) -> Option<(u32, Mark)> {
         if self.newest == id {
             self.newest = NIL;

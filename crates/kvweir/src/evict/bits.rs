@@ -1,7 +1,7 @@
 //! A set of small numbers that finds its next one in a constant number of steps: bits, and above them bits that tell
 //! which words below are not empty.
 
-/// Words of 64 bits, so many times, tell any `u32`.
+/// How many levels of 64-bit words cover every `u32`.
 const LEVELS: usize = 6;
 const WORD: usize = 64;
 

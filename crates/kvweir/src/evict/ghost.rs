@@ -1,4 +1,4 @@
-//! Ghosts: names of blocks lately evicted, oldest forgotten first, bounded by weight. Only 64 bits of a fingerprint
+//! Ghosts: names of recently evicted blocks, oldest forgotten first, bounded by weight. Only 64 bits of a fingerprint
 //! are kept: a collision misplaces one block in a queue and nothing more.
 
 use std::fmt;
@@ -88,7 +88,7 @@ impl Ghosts {
         index.insert_unique(name.hash(), slot, |&s| arena.mark(s).unwrap_or_default().hash());
     }
 
-    /// Forgets this block and says whether it was known.
+    /// Forgets this block; returns whether it was known.
     pub(super) fn take(&mut self, fp: Fingerprint) -> bool {
         if self.index.is_empty() {
             return false;

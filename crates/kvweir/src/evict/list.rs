@@ -1,7 +1,7 @@
-//! Index-linked lists. Nodes live in an [`Arena`] of fixed chunks addressed by the owner's ids, so growing
-//! allocates one chunk and never copies; a [`List`] is only its two ends and its sums. A node with an empty note
-//! has 12 bytes, with a 4-byte note 16. An id is on at most one list of its arena. A node whose cold neighbour is itself
-//! is on none but set aside (see `queue.rs`): its hot neighbour is the number of its place.
+//! Index-linked lists. Nodes live in an [`Arena`] of fixed chunks addressed by the owner's ids, so growing allocates
+//! one chunk and never copies; a [`List`] is only its two ends and its sums. A node with an empty note has 12 bytes,
+//! with a 4-byte note 16. An id is on at most one list of its arena. A node whose cold neighbour is itself is on none
+//! but set aside (see `queue.rs`): its hot neighbour is the number of its place.
 
 use std::{alloc::Layout, fmt, marker::PhantomData};
 

@@ -3,15 +3,15 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `list.rs`, `mark.rs` | index-linked lists over chunked nodes of 12 or 16 bytes; what a node notes |
-//! | `queue.rs`, `bits.rs` | a list whose pinned entries are set aside, in their order, and the walk that finds victims |
-//! | `ghost.rs` | names of blocks lately evicted |
+//! | `list.rs`, `mark.rs` | index-linked lists over chunked nodes of 12 or 16 bytes; what a node records |
+//! | `queue.rs`, `bits.rs` | a list whose pinned entries are set aside in order, and the walk that finds victims |
+//! | `ghost.rs` | names of recently evicted blocks |
 //! | `lru.rs`, `arc.rs`, `s3fifo.rs`, `kind.rs` | the policies; their names and how to build one |
 //! | `resident.rs` | a cache of bare block numbers around a policy, for replaying traces |
 //!
-//! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no keeps its place and is never
-//! chosen. It is not asked about again before [`Policy::unpinned`], so that pinned entries, however many, cost a pass
-//! once. Memory is bounded by the owner's ids and, for ghosts, by the capacity in weight.
+//! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no keeps its place and is
+//! never chosen. It is not asked about again before [`Policy::unpinned`], so that pinned entries, however many, cost
+//! a pass once. Memory is bounded by the owner's ids and, for ghosts, by the capacity in weight.
 
 use std::fmt;
 
@@ -54,17 +54,17 @@ impl RequestId {
     }
 }
 
-/// What the owner tells about its entries during a pass.
+/// What the owner says about its entries during a pass.
 pub trait Residents {
-    /// Whether the entry may go now. A pinned entry may not: it keeps its place (I3), and is not asked about again before
-    /// the owner calls [`Policy::unpinned`] or [`Policy::access`] for it.
+    /// Whether the entry may go now. A pinned entry may not: it keeps its place (I3), and is not asked about again
+    /// before the owner calls [`Policy::unpinned`] or [`Policy::access`] for it.
     fn evictable(&self, id: Id) -> bool;
 
     /// The name under which an evicted entry is remembered.
     fn fingerprint(&self, id: Id) -> Fingerprint;
 }
 
-/// Everything may go; only for looking at an order, names are not asked for.
+/// Everything may go, and names are not needed: for looking at an order only.
 struct All;
 
 impl Residents for All {
@@ -131,13 +131,13 @@ pub trait Policy: Send + fmt::Debug {
         ids.iter().for_each(|&id| self.access(id, tag));
     }
 
-    /// What held the entry back from being evicted is over, so that the next pass asks about it, where it stood before.
+    /// The entry may be evicted again, so the next pass asks about it, in the place it had before.
     /// The owner must say so whenever [`Residents::evictable`] turns from no to yes; saying it too often is harmless.
     fn unpinned(&mut self, id: Id) {
         let _ = id;
     }
 
-    /// Drops an entry that is gone for another reason than eviction; it leaves no ghost.
+    /// Drops an entry that went for another reason than eviction; it leaves no ghost.
     fn remove(&mut self, id: Id);
 
     /// Appends victims worth at least `need` to `out`, first to go first, drops them and returns true; or, where the

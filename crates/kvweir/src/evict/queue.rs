@@ -3,8 +3,8 @@
 //! than all that is listed, so a place is as good as the place in the list was; and a pass looks only at places that
 //! the owner released since. So each entry is asked about once for each time it was pinned, whatever is pinned besides.
 //!
-//! An entry aside costs its four bytes of place and a bit, and half as much again for places that emptied; its node stays
-//! its own.
+//! An entry aside costs its four bytes of place and a bit, and half as much again for places that emptied; its node
+//! stays its own.
 
 use super::{
     Id, Residents,
@@ -25,7 +25,7 @@ pub(super) struct Queue {
 /// Entries set aside, coldest first.
 #[derive(Debug, Clone, Default)]
 struct Aside {
-    /// Who is where; [`NIL`] where nobody is any more.
+    /// Which entry is at each place; [`NIL`] once it has gone.
     places: Vec<Id>,
     /// The place of the coldest; those before are empty.
     first: usize,
@@ -137,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// Gives room back that empty places take. Not during a pass, which knows places by number.
+    /// Reclaims empty places. Not during a pass, which knows places by number.
     #[inline]
     pub(super) fn tidy<M: Note>(&mut self, arena: &mut Arena<M>) {
         let a = &mut self.aside;
@@ -182,7 +182,7 @@ impl Aside {
         }
     }
 
-    /// Who was at `place` is gone.
+    /// The entry at `place` is gone.
     fn leave(&mut self, place: usize, weight: u32) {
         if let Some(p) = self.places.get_mut(place) {
             *p = NIL;
@@ -199,7 +199,7 @@ impl Aside {
         }
     }
 
-    /// Moves everybody together, leaving `front` places before them.
+    /// Moves all entries together, leaving `front` places before them.
     fn renumber<M: Note>(&mut self, arena: &mut Arena<M>, front: usize) {
         let mut places = Vec::with_capacity(front + self.len);
         places.resize(front, NIL);
@@ -320,7 +320,7 @@ impl Pass {
         Some(self.found)
     }
 
-    /// Takes the candidate and says what it weighs.
+    /// Takes the candidate and returns its weight.
     #[inline]
     pub(super) fn take<M: Note>(&mut self, arena: &Arena<M>) -> u64 {
         let weight = arena.weight(self.found).map_or(0, u64::from);

@@ -105,7 +105,7 @@ pub struct Manager {
     tiers: Vec<Secondary>,
     jobs: HashMap<JobId, Job, FixedState>,
     requests: HashMap<RequestId, Request, FixedState>,
-    /// Since when a tier has been finding out.
+    /// When a tier began to find out.
     waits: HashMap<(RequestId, Key, usize), Instant, FixedState>,
     next_job: u64,
     polled: bool,
@@ -137,7 +137,7 @@ impl Manager {
         }
     }
 
-    /// Another clock than the system's.
+    /// Uses another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -200,7 +200,7 @@ impl Manager {
         if retry { Found::Retry } else { Found::Miss }
     }
 
-    /// Whether `req` goes on waiting for tier `i` to find out; after [`FINDS_OUT`] it asks the tier no more for `key`.
+    /// Whether `req` keeps waiting for tier `i` to find out; after [`FINDS_OUT`] it no longer asks the tier for `key`.
     fn may_wait(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
         let now = self.clock.now();
         let wait = (req, key.clone(), i);
@@ -220,7 +220,7 @@ impl Manager {
         self.primary.prepare_load(keys)
     }
 
-    /// The copy of `keys` to the accelerator ended.
+    /// The copy of `keys` to the accelerator is over.
     pub fn complete_load(&mut self, keys: &[Key]) {
         self.primary.complete_load(keys);
     }
@@ -234,10 +234,10 @@ impl Manager {
     /// Makes room in the primary tier for those of `keys` (in prefix order) that are not there. `None`: no room now.
     pub fn prepare_store(&mut self, keys: &[Key], req: RequestId) -> Option<Prepared> {
         if self.held {
-            // a copy of before the reset may still name these keys
+            // a copy from before the reset may still name these keys
             return None;
         }
-        // what ended since may have freed slots
+        // jobs that ended since may have freed slots
         self.poll();
         let prepared = self.primary.prepare_store(keys, req)?;
         if let Some(r) = self.requests.get_mut(&req)
@@ -249,8 +249,8 @@ impl Manager {
         Some(prepared)
     }
 
-    /// The copy of `keys` from the accelerator ended: they are readable, and go down to every secondary tier whose
-    /// gate lets them; or, without `success`, their slots are free again.
+    /// The copy of `keys` from the accelerator is over: they are readable, and go down to every secondary tier whose
+    /// gate admits them; or, without `success`, their slots are free again.
     pub fn complete_store(&mut self, keys: &[Key], req: RequestId, success: bool) {
         self.primary.complete_store_of(keys, req, success);
         if success {
@@ -264,7 +264,7 @@ impl Manager {
         self.finish_if_done(req);
     }
 
-    /// The step's last call: takes in what ended, submits the step's promotions, lets parked cascades go.
+    /// The step's last call: takes in the jobs that ended, submits the step's promotions, retries parked cascades.
     pub fn on_schedule_end(&mut self) {
         self.poll_once();
         self.polled = false;
@@ -279,7 +279,7 @@ impl Manager {
         }
     }
 
-    /// Takes in the jobs that ended. Called by the calls of a step; for use between steps.
+    /// Takes in the jobs that ended. The calls of a step do this themselves; it is for use between steps.
     pub fn poll(&mut self) {
         let mut reports = std::mem::take(&mut self.reports);
         for i in 0..self.tiers.len() {
@@ -350,7 +350,7 @@ impl Manager {
     /// resets detectors; secondary tiers keep their data. The engine has ended its own copies. No promotion begins
     /// until [`on_reset_flushed`](Self::on_reset_flushed).
     pub fn reset(&mut self) {
-        // what hangs may still be owed: its report names slots of before, and changes nothing then
+        // reports of hung jobs may still be due: they name slots from before the reset, and change nothing then
         self.drain();
         self.tiers.iter_mut().for_each(|s| s.pending.clear());
         self.parked = 0;
@@ -373,7 +373,7 @@ impl Manager {
         self.held = true;
     }
 
-    /// The engine's late copies of before the reset are over: promotions may begin again.
+    /// The engine's late copies from before the reset are over: promotions may begin again.
     pub fn on_reset_flushed(&mut self) {
         self.held = false;
     }
@@ -400,7 +400,7 @@ impl Manager {
         }
     }
 
-    /// Takes the secondary tiers off, shut down, the primary tier kept.
+    /// Shuts the secondary tiers down and removes them; the primary tier stays.
     pub fn remove_tiers(&mut self) {
         for i in 0..self.tiers.len() {
             self.drop_pending(i, |_| true);
@@ -414,7 +414,7 @@ impl Manager {
         &self.stats
     }
 
-    /// Bytes of stores that every gate would still let into flight; `u64::MAX` without gates.
+    /// Bytes of stores that every gate would still admit; `u64::MAX` without gates.
     pub fn inflight_room(&self) -> u64 {
         let gates = self.tiers.iter().filter_map(|s| s.gate.as_ref());
         gates

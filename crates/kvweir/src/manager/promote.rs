@@ -28,7 +28,7 @@ impl Manager {
             self.stats.promotions_without_room += 1;
             return false;
         };
-        // whoever was not announced is remembered too, since what fails is remembered with it
+        // requests that were not announced are remembered too, since failures are remembered per request
         self.requests.entry(req).or_default();
         let Some(s) = self.tiers.get_mut(i) else {
             return false;
@@ -104,8 +104,8 @@ impl Manager {
         }
     }
 
-    /// A load ended: blocks that were found good are readable, the others' slots are free, and this request does not ask
-    /// the tier for them again. A slot whose guard the tier still holds may yet change, whatever the report says.
+    /// A load ended: blocks that were found good are readable, the others' slots are free, and this request does not
+    /// ask the tier for them again. A slot whose guard the tier still holds may yet change, whatever the report says.
     pub(super) fn end_promotion(&mut self, job: &Job, report: &Report) {
         self.job_times
             .push(Direction::Load, self.clock.now().since(job.submitted));

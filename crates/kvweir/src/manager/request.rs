@@ -58,8 +58,8 @@ impl Request {
         self.closed & bit(tier) == 0 && (self.failed.is_empty() || !failed())
     }
 
-    /// `tier` could not bring `key`: the request asks it no more for that, or a tier that always hits and always fails
-    /// would hold it for ever.
+    /// `tier` could not bring `key`: the request no longer asks it for that key, or a tier that always hits and always
+    /// fails would hold the request for ever.
     pub(super) fn could_not_load(&mut self, key: &Key, tier: usize) {
         self.failed.entry(key.clone()).or_default().push(tier);
     }
@@ -79,7 +79,7 @@ pub(super) fn bit(tier: usize) -> u64 {
 }
 
 impl Manager {
-    /// A request begins. Returns whether any tier wants all of its blocks, also those the primary holds.
+    /// A request begins. Returns whether any tier wants all of its blocks, even those the primary already holds.
     pub fn on_new_request(&mut self, req: RequestId, new: NewRequest) -> StorePolicy {
         let (mut every_block, mut closed) = (0, 0);
         for (i, s) in self.tiers.iter_mut().enumerate() {
@@ -114,7 +114,7 @@ impl Manager {
         if !self.waits.is_empty() {
             self.waits.retain(|w, _| w.0 != req);
         }
-        // of one that was not announced too: tiers have pinned what they said they hold
+        // also for a request that was not announced: tiers have pinned what they said they hold
         self.requests.entry(req).or_default().finished = Some(keys.to_vec());
         self.finish_if_done(req);
     }

@@ -24,7 +24,7 @@ pub struct ManagerStats {
     pub refused_cascades: u64,
 }
 
-/// Times from submission to taking in the report, in nanoseconds, not yet taken by
+/// Times from the submission of a job to its report, in nanoseconds, not yet taken by
 /// [`Manager::take_job_times`](super::Manager::take_job_times); at most 65,536 of each kind are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobTimes {

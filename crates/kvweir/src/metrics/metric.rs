@@ -2,7 +2,7 @@
 
 use super::{GateStats, TierStats};
 
-/// Whether a number only rises.
+/// Whether a number only ever rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Rises until the process ends.

@@ -20,8 +20,8 @@ pub use metric::{Kind, Metric, Sample, Snapshot, Unit, Value};
 pub use prometheus::encode;
 pub use table::METRICS;
 
-/// Numbers the names that came before, so that each is told once: `disk`, `disk-2`, `disk-3`. A scraper refuses the same
-/// series twice.
+/// Numbers repeated names, so that each is exported once: `disk`, `disk-2`, `disk-3`. A scraper refuses the same series
+/// twice.
 pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let names: Vec<&str> = names.collect();
     let mut taken = HashSet::new();
@@ -29,7 +29,7 @@ pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> 
     for name in &names {
         let mut own = (*name).to_owned();
         let mut n = 1u32;
-        // a number may make a name that another tier has of its own
+        // a numbered name may be the name of another tier
         while taken.contains(&own) || n > 1 && names.contains(&own.as_str()) {
             n += 1;
             own = format!("{name}-{n}");
@@ -144,7 +144,7 @@ pub struct TierStats {
     pub resident_bytes: u64,
     /// Bytes promised to writers.
     pub reserved_bytes: u64,
-    /// The most that resident and reserved bytes came to together.
+    /// The highest sum of resident and reserved bytes.
     pub peak_bytes: u64,
     /// The configured bound, if any.
     pub bound_bytes: Option<u64>,
@@ -202,7 +202,7 @@ pub struct TierStats {
     pub foreign_files: u64,
     /// Extents that could not be opened or read so far (tried again later).
     pub unopened_extents: u64,
-    /// Candidates that the trim at start tried.
+    /// Blocks that the trim at start tried to remove.
     pub trim_candidates: u64,
     /// Seconds since the oldest block was written.
     pub oldest_age_seconds: u64,

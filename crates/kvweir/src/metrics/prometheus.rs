@@ -179,7 +179,7 @@ mod tests {
         (tier, gate, values as usize)
     }
 
-    /// Two tiers of one name gave every series twice, which the OpenMetrics parser refuses as a whole.
+    /// Two tiers with the same name exported every series twice, and the OpenMetrics parser refuses such a page.
     #[test]
     fn no_series_comes_twice_whatever_tiers_are_called() {
         let tiers =

@@ -63,7 +63,8 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "kvweir_above_bound_bytes",
         Unit::Bytes,
-        "Bytes below the root beyond the bound or beyond this member's share of it: they are being removed, or cannot be.",
+        "Bytes below the root beyond the bound or beyond this member's share of it: they are being \
+         removed, or cannot be.",
         |s| one(s.tier.above_bound_bytes),
     ),
     Metric::gauge(

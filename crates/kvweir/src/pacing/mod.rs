@@ -1,18 +1,19 @@
 //! Pacing of promotions below a manager that is not ours.
 //!
-//! Such a manager takes a slot of the primary tier for every key that a secondary tier says it holds, for every waiting
-//! request, in every step, and calls a key a miss once the primary is full. A request longer than the primary then evicts
-//! its own promoted blocks and begins again, for ever; requests that wait evict each other's. A tier can prevent both,
-//! since it decides what it answers:
+//! Such a manager takes a slot of the primary tier for every key that a secondary tier says it holds, for every
+//! waiting request, in every step, and calls a key a miss once the primary is full. A request longer than the primary
+//! then evicts its own promoted blocks and begins again, for ever; requests that wait evict each other's. A tier can
+//! prevent both, since it decides what it answers:
 //!
-//! - what a request may promote is **planned** when it first hits: the longest prefix, all KV-cache groups together, that
-//!   surely fits; the rest is a miss and is computed;
+//! - what a request may promote is **planned** when it first hits: the longest prefix, all KV-cache groups together,
+//!   that surely fits; the rest is a miss and is computed;
 //! - a plan that does not fit beside the blocks promised to others **waits**, in the order in which requests are asked
 //!   for: one "retry" per group and a miss behind it, so that the question costs two lookups per step;
-//! - the slots of a plan are given back when the request is scheduled, finished, or gone.
+//! - a plan gives its slots back when the request is scheduled, finished, or gone.
 //!
-//! No request waits for ever: what it waits for ends, or [`PacingSettings::wait`] does, and then it takes what is left. A
-//! block that was evicted before it was read is promised again an eighth of the plan's length times at most (I10).
+//! No request waits for ever: what it waits for ends, or [`PacingSettings::wait`] does, and then it takes what is
+//! left. A block that was evicted before it was read is promised again, at most one time per eight blocks of the plan
+//! (I10).
 //!
 //! Pure: no I/O, no lock; time comes from a [`Clock`].
 //!
@@ -22,7 +23,7 @@
 //! | `plan.rs` | what a request is promised, and the room there is for it |
 //! | `outlook.rs` | [`Outlook`]: what a request could promote |
 //! | `share.rs` | where one request stands |
-//! | `recent.rs` | blocks that went into the primary of late |
+//! | `recent.rs` | blocks that entered the primary recently |
 //! | `settings.rs` | [`PacingSettings`] |
 
 mod outlook;
@@ -90,7 +91,7 @@ pub enum Answer {
 pub struct PacingStats {
     /// Requests whose hit was cut because it did not fit.
     pub cut_requests: u64,
-    /// Blocks that were held and not promoted for that.
+    /// Blocks that the tier held and that were not promoted because of that.
     pub cut_blocks: u64,
     /// Requests that were held back for others.
     pub held_back_requests: u64,
@@ -118,7 +119,7 @@ pub struct Pacer {
     /// Blocks of stores under way.
     storing: u64,
     stored_this_step: u64,
-    /// Blocks stored in a step, the largest of late.
+    /// Most blocks stored in a recent step.
     stores_per_step: u64,
     step: u64,
     /// A request was held back in this step: those behind it wait too.
@@ -157,15 +158,15 @@ impl Pacer {
         }
     }
 
-    /// What is known of `key` before the tier is asked: an answer where the request is held back or its plan leaves the
-    /// key out.
+    /// What is known about `key` before the tier is asked: an answer where the request is held back or its plan leaves
+    /// the key out.
     pub fn before(&mut self, req: RequestId, key: PacedKey) -> Option<Answer> {
         let share = self.shares.get_mut(&req)?;
         let step = self.step;
         match &mut share.state {
             State::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
             State::Waiting(w) if share.step == step => Some(w.again(key)),
-            // what was elsewhere is in the primary now, or gone from it: the first in the queue is planned anew
+            // its blocks have moved into or out of the primary meanwhile: the first in the queue is planned anew
             State::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => None,
             State::Waiting(w) => {
                 let (outlook, from) = w.outlook.take()?;
@@ -268,7 +269,7 @@ impl Pacer {
     /// The step is over; `scheduled` run now for the first time.
     pub fn step_ended(&mut self, scheduled: impl IntoIterator<Item = RequestId>) {
         for req in std::mem::take(&mut self.promised_now) {
-            // no load job came for what is still open
+            // what is still open got no load job
             self.submitted(req, std::iter::empty());
         }
         for req in scheduled {
@@ -312,7 +313,7 @@ impl Pacer {
         )
     }
 
-    /// Whether `keys` more blocks fit whatever they are, so that nobody need look which of them the tier holds.
+    /// Whether `keys` more blocks fit in any case, so that nobody needs to check which of them the tier holds.
     pub fn has_plenty(&self, keys: usize) -> bool {
         !self.queue_stands && self.reserved + keys as u64 <= self.room()
     }
@@ -340,7 +341,7 @@ impl Pacer {
     }
 
     fn hold_back(&mut self, req: RequestId, outlook: Option<(Outlook, PacedKey)>, key: PacedKey) -> Answer {
-        // who only waits for its order to be told holds nobody up
+        // a request that only waits for the order of its keys holds up no other
         self.queue_stands |= outlook.is_some();
         if let Some(Share {
             state: State::Waiting(w),
@@ -355,8 +356,8 @@ impl Pacer {
                     tracing::info!(
                         slots = self.slots,
                         promised = self.reserved,
-                        "waiting requests hit more blocks than the primary tier has room for: they are promoted one after \
-                         the other; told once, see promotions_held_back_requests"
+                        "waiting requests hit more blocks than the primary tier has room for: they are promoted one \
+                         after the other; told once, see promotions_held_back_requests"
                     );
                 }
             }

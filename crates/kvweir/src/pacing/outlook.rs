@@ -1,5 +1,5 @@
-//! What a request could promote: which of its keys the tier holds, in which order, in which groups; and the longest part
-//! of it that fits.
+//! What a request could promote: which of its keys the tier holds, in which order, in which groups; and the longest
+//! part of it that fits.
 
 use std::collections::HashMap;
 

@@ -11,12 +11,12 @@ use crate::request::RequestId;
 
 /// How long a request that has the primary to itself waits for stores under way before its plan is cut.
 const BRIEF: Duration = Duration::from_millis(100);
-/// How many steps' stores are left room for: those that the accelerator writes, and those that a least-recently-used
-/// primary would make room for among promoted blocks before these are read.
+/// How many steps' worth of stores room is left for: those that the accelerator is writing, and those that a
+/// least-recently-used primary would make room for among promoted blocks before these are read.
 const STEPS_OF_STORES: u64 = 3;
-/// How many steps' stores the accelerator may be writing, which no tier is told of.
+/// How many steps' worth of stores the accelerator may be writing, of which no tier is told.
 const STEPS_OF_COPIES: u64 = 2;
-/// Eighths of the primary that promoted blocks may take however much is stored.
+/// How many eighths of the primary promoted blocks may take, however much is stored.
 const LEAST_EIGHTHS: u64 = 5;
 
 impl Pacer {
@@ -71,7 +71,7 @@ impl Pacer {
             if fits && need <= self.beside_stores() {
                 return Some(whole(outlook));
             }
-            // stores under way end, and those of late may have been the last
+            // stores under way end, and recent ones may have been the last
             if (fits || self.room() < self.share()) && waited < BRIEF.min(self.settings.wait) {
                 return None;
             }
@@ -93,9 +93,9 @@ impl Pacer {
             self.told_cut = true;
             tracing::warn!(
                 request = req.0,
-                "a request hits {need} blocks and the primary tier has {} slots, {} of them promised to others: {} blocks \
-                 are promoted, the rest is computed; a larger primary (cpu_bytes_to_use) or fewer requests at a time keep \
-                 more; told once, see promotions_cut_blocks",
+                "a request hits {need} blocks and the primary tier has {} slots, {} of them promised to others: {} \
+                 blocks are promoted, the rest is computed; a larger primary (cpu_bytes_to_use) or fewer requests at a \
+                 time keep more; told once, see promotions_cut_blocks",
                 self.slots,
                 self.reserved,
                 cut.need(),

@@ -1,5 +1,5 @@
-//! Which blocks went into the primary of late: four times as many as it has slots. A primary that evicts the ends of
-//! prefixes first keeps heads for longer than the last blocks that came.
+//! Which blocks entered the primary recently: four times as many as it has slots, since a primary that evicts the ends
+//! of prefixes first keeps their heads longer than the blocks that came last.
 
 use std::collections::HashMap;
 

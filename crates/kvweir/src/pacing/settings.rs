@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 /// How promotions are paced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PacingSettings {
-    /// Share of the primary's slots that promoted blocks of waiting requests take together, in (0, 1]. One request alone
-    /// may take more if it fits as a whole.
+    /// Share of the primary's slots that promoted blocks of waiting requests take together, in (0, 1]. One request
+    /// alone may take more if it fits as a whole.
     pub share: f64,
     /// Longest time for which a request is held back for others; zero: never, what does not fit is cut at once.
     pub wait: Duration,

@@ -69,7 +69,7 @@ impl Share {
         }
     }
 
-    /// It is asked for in `step`; returns for how long it has waited.
+    /// It is asked about in `step`; returns how long it has waited.
     pub(super) fn ask(&mut self, step: u64, now: Instant) -> Duration {
         if let Some(steps) = step.checked_sub(self.step).filter(|&steps| steps > 0) {
             self.waited += now.since(self.asked_at) / u32::try_from(steps).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ pub(super) struct Taken {
     ids: HashSet<u64, FixedState>,
     /// The keys of the plan, where they were looked at.
     cut: Option<Cut>,
-    /// Nothing new any more.
+    /// Nothing new is promised any more.
     closed: bool,
     /// Blocks promised since the last load job.
     open: Vec<u64>,
@@ -147,8 +147,9 @@ impl Taken {
 
     /// Promises a block; one more slot than planned only where `spare` are left.
     pub(super) fn take(&mut self, id: u64, spare: u64) -> Took {
-        // promised before, or found elsewhere before: the primary has evicted it since, perhaps for another block of ours;
-        // in the first step nothing was found before, and who asks backwards looks for a window that nobody told us of
+        // promised before, or found elsewhere before: the primary has evicted it since, perhaps for another block of
+        // ours; in the first step nothing was found before, and who asks backwards looks for a window that nobody
+        // told us of
         let reach = self.reach;
         let lost = self.ids.contains(&id)
             || self.begun && (self.cut.as_ref()).is_some_and(|c| c.end_of(id).is_none_or(|end| end < reach));

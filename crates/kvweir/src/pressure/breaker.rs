@@ -25,7 +25,7 @@ use crate::{
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// So many failed jobs in a row open it; 0: it never opens, also not for a deadline.
+    /// How many failed jobs in a row open it; 0: it never opens, not even for a deadline.
     pub failures: u32,
     /// How long it stays open the first time.
     pub cooldown: Duration,
@@ -66,12 +66,12 @@ impl BreakerSettings {
 /// Whether a breaker lets work through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum BreakerState {
-    /// It does.
+    /// Work passes.
     #[default]
     Closed,
-    /// It does not; one probe is under way.
+    /// Nothing passes but the one probe that is under way.
     HalfOpen,
-    /// It does not.
+    /// Nothing passes.
     Open,
 }
 
@@ -82,7 +82,7 @@ impl BreakerState {
     }
 }
 
-/// The breaker of one tier. All calls are given the time; nothing here waits or reads a clock.
+/// The breaker of one tier. Every call is given the time; nothing here waits or reads a clock.
 ///
 /// ```
 /// use kvweir::{clock::Instant, pressure::{Breaker, BreakerSettings, BreakerState}};
@@ -114,7 +114,7 @@ enum State {
 }
 
 impl Breaker {
-    /// A closed one.
+    /// A closed breaker.
     pub fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
@@ -157,7 +157,7 @@ impl Breaker {
         self.failures >= self.settings.failures && self.open(now)
     }
 
-    /// The device did a job: failures before do not count any more, and the next cool-down is the first one again.
+    /// The device completed a job: earlier failures no longer count, and the next cool-down is the shortest again.
     pub fn job_succeeded(&mut self) {
         if matches!(self.state, State::Closed) {
             self.failures = 0;

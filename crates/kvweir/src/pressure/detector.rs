@@ -33,7 +33,7 @@ pub enum Verdict {
     Admit,
     /// Drop it: the tier is under pressure.
     Pressure,
-    /// Drop it: pressure cleared a moment ago, and this is a second one.
+    /// Drop it: pressure cleared a moment ago, and every second store is still dropped.
     Cooldown,
 }
 
@@ -165,10 +165,10 @@ pub trait Detector: Send + fmt::Debug {
     /// decision about one store.
     fn decide(&mut self, now: Instant, blocks: u64, in_flight: InFlight) -> Verdict;
 
-    /// Whether the tier is under pressure. Asking decides about no store.
+    /// Whether the tier is under pressure. Asking is no decision about a store.
     fn is_under_pressure(&mut self, now: Instant) -> bool;
 
-    /// Forgets all observations and decisions. What is in flight stays so, and how it ends will still be told.
+    /// Forgets all observations and decisions. What is in flight stays in flight, and its end will still be told.
     fn reset(&mut self);
 
     /// The transition since the last call, if there was one. The gate's owner asks after each of the other calls.

@@ -16,23 +16,23 @@ use crate::{clock::Instant, error::Result, metrics::DetectorStats};
 
 const MIB: f64 = (1_u64 << 20) as f64;
 
-/// So many completions in a row below the low mark open the fast path.
+/// How many completions in a row below the low mark open the fast path.
 const HEALTHY_STREAK: u64 = 10;
 
-/// Failures raise the EMA to so many high marks: with the default ramp every store is dropped until it has
+/// Failures raise the EMA to this many high marks: with the default ramp every store is dropped until it has
 /// decayed.
 const FAILURE_EMA_FACTOR: f64 = 4.0;
 
-/// A store is counted as at most so slow, in seconds per MiB: larger numbers tell nothing more, and sums of them would not
+/// The slowest that a store counts as, in seconds per MiB: larger numbers say nothing more, and their sums would not
 /// be finite, from which no average recovers.
 const SLOWEST: f64 = 1e9;
 
 /// What a detector says of a store before its policy is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Question {
-    /// Store it: the tier has been healthy for long.
+    /// Store it: the tier has been healthy for a while.
     Admit,
-    /// Drop it: pressure cleared a moment ago, and this is a second one.
+    /// Drop it: pressure cleared a moment ago, and every second store is still dropped.
     Cooldown,
     /// The policy decides.
     Policy,
@@ -89,7 +89,7 @@ impl EmaDetector {
         Self::with_policy(settings, settings.build_policy()?)
     }
 
-    /// A detector with a policy of one's own; `settings.policy` is not looked at, nor what only it needs.
+    /// A detector with a policy of one's own; `settings.policy`, and what only it needs, is ignored.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as [`PressureSettings::validate`].
@@ -332,7 +332,7 @@ impl State {
         self.activate(TransitionCause::Failures);
     }
 
-    /// Whether there is pressure, after the decay that silence has earned.
+    /// Whether there is pressure, once the silence has been turned into decay.
     fn ask(&mut self, now: Instant) -> bool {
         if self.under_pressure {
             let dt = now.since(self.last_update).as_secs_f64();

@@ -5,8 +5,8 @@
 //! per job, not the time in queues nor the step at which completions are polled, so a device that keeps up looks
 //! healthy whatever the engine's step is.
 //!
-//! A job larger than the bound goes alone, when nothing is in flight: whoever builds jobs cannot always make them
-//! smaller, and refused at any time its blocks would never be stored.
+//! A job larger than the bound goes alone, when nothing is in flight: jobs cannot always be made smaller, and if this
+//! one were refused every time its blocks would never be stored.
 
 use super::{
     detector::{Detector, DeviceSample, InFlight, Transition, Verdict},
@@ -21,8 +21,8 @@ use crate::{
 
 /// A store that was admitted and whose bytes are in flight.
 ///
-/// It cannot be copied, and goes back to the gate that gave it by [`Gate::complete`] or [`Gate::cancel`]: so
-/// its bytes are released once. One that is dropped instead keeps its bytes in flight for ever.
+/// It cannot be copied, and returns to the gate that issued it by [`Gate::complete`] or [`Gate::cancel`], so that
+/// its bytes are released exactly once. One that is dropped instead keeps its bytes in flight for ever.
 #[must_use = "give it back by Gate::complete or Gate::cancel, or its bytes stay in flight for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Admission {
@@ -70,8 +70,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate, around an [`EmaDetector`], of a tier behind a primary tier of `primary_bytes` bytes, which matters only for the default
-    /// of `max_inflight_bytes` ([`default_max_inflight`]).
+    /// A gate around an [`EmaDetector`]. `primary_bytes`, the size of the primary tier in front of it, matters only for
+    /// the default of `max_inflight_bytes` ([`default_max_inflight`]).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as [`PressureSettings::validate`], or when the
@@ -83,8 +83,8 @@ impl Gate {
         Self::with_detector(Box::new(EmaDetector::new(settings)?), max)
     }
 
-    /// A gate around a detector of one's own, or an [`EmaDetector`] with a policy of one's own, of whose settings
-    /// `max_inflight_bytes` is not looked at.
+    /// A gate around any detector. Of the settings of an [`EmaDetector`] with a policy of one's own,
+    /// `max_inflight_bytes` is ignored.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when `max_inflight_bytes` is zero.
@@ -107,8 +107,8 @@ impl Gate {
         })
     }
 
-    /// Asks for one store job. The bytes in flight are looked at first; a job they refuse is not a question
-    /// to the detector and does not touch its policy.
+    /// Asks for one store job. The bytes in flight come first: of a job that is refused for them the detector, and its
+    /// policy, is not asked.
     ///
     /// # Errors
     /// The [`Refusal`], which has been counted. The block stays in the primary tier.

@@ -41,16 +41,16 @@ pub struct PressureSettings {
     pub low_water_s: f64,
     /// The weight of the newest sample, in (0, 1]. Default 0.15.
     pub alpha: f64,
-    /// So many first completions only collect; their mean starts the EMA. Default 10; 0 starts from an EMA of
-    /// zero.
+    /// How many first completions are only collected; their mean starts the EMA. Default 10; 0 starts from an EMA
+    /// of zero.
     pub warmup_completions: u32,
-    /// Under pressure the EMA halves in so many seconds of silence. Default 2; zero or less disables decay,
-    /// which [`DropPolicyKind::Drop`] does not go with.
+    /// Under pressure the EMA halves in this many seconds of silence. Default 2; zero or less disables decay,
+    /// which [`DropPolicyKind::Drop`] does not allow.
     pub decay_half_life_s: f64,
-    /// After pressure clears every second store is dropped for so many seconds. Default 1; zero or less
+    /// After pressure clears every second store is dropped for this many seconds. Default 1; zero or less
     /// disables it.
     pub cooldown_s: f64,
-    /// So many failed stores in a row (at least 1) mean pressure; none ignores failures. Default 3 for
+    /// How many failed stores in a row (at least 1) mean pressure; `None` ignores failures. Default 3 for
     /// storage tiers.
     pub failure_threshold: Option<u32>,
     /// What is dropped under pressure. Default: a share that grows with it.
@@ -138,14 +138,14 @@ impl PressureSettings {
         refuse(&self.mistakes_but_of_policy())
     }
 
-    /// Every rule that the fields break, in a line each that begins with the setting's name; empty for good settings.
+    /// The rules that the fields break: one line per rule, beginning with the setting's name; empty for good settings.
     pub fn mistakes(&self) -> Vec<String> {
         let mut all = self.mistakes_but_of_policy();
         match self.policy {
             DropPolicyKind::Drop => all.extend(self.drops_for_ever()),
             DropPolicyKind::ThrottledDrop if self.high_water_s <= 0.0 => all.push(format!(
-                "high_water_s = {}: every store that completes sets pressure and every store is dropped, so that it never \
-                 ends; greater than 0 is allowed",
+                "high_water_s = {}: every store that completes sets pressure and every store is dropped, so that it \
+                 never ends; greater than 0 is allowed",
                 self.high_water_s
             )),
             DropPolicyKind::ThrottledDrop => {}

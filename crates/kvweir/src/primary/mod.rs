@@ -53,7 +53,7 @@ pub struct PrimaryStats {
     pub referenced: u64,
     /// Blocks evicted.
     pub evicted: u64,
-    /// Times no room could be made.
+    /// How often no room could be made.
     pub allocation_failures: u64,
 }
 
@@ -66,9 +66,9 @@ pub struct Primary {
     free: Vec<SlotId>,
     /// Free, but an I/O guard of them still exists.
     late: VecDeque<SlotId>,
-    /// Passed over by an eviction for a hit in this step.
+    /// Passed over by an eviction because of a hit in this step.
     until_step: Vec<SlotId>,
-    /// Passed over for no reason but an I/O guard: nobody tells when that goes.
+    /// Passed over only because of an I/O guard: nothing signals when that is dropped.
     guarded: VecDeque<SlotId>,
     policy: Box<dyn Policy>,
     events: EventLog,
@@ -171,14 +171,14 @@ impl Primary {
         Some(Claim { slot, life })
     }
 
-    /// The bytes of `keys` arrived (`success`) or will not: they become readable, or their slots free. Only of slots that
-    /// [`prepare_store`](Self::prepare_store) handed out: what a tier brings up is its job's to complete.
+    /// The bytes of `keys` arrived (`success`) or never will: they become readable, or their slots free. This is only
+    /// for slots that [`prepare_store`](Self::prepare_store) handed out: what a tier brings up, its job completes.
     pub fn complete_store(&mut self, keys: &[Key], success: bool) {
         self.complete_keys(keys, success, |w| w != Writer::Tier);
     }
 
     /// The same for slots that were handed out to `req`: an engine may name more keys than it was given slots for, and
-    /// the others' bytes are not its own to speak of (I2).
+    /// it knows nothing of the others' bytes (I2).
     pub(crate) fn complete_store_of(&mut self, keys: &[Key], req: RequestId, success: bool) {
         self.complete_keys(keys, success, |w| w == Writer::Engine(req));
     }
@@ -194,9 +194,9 @@ impl Primary {
         }
     }
 
-    /// The bytes of a promoted block arrived or will not. Returns whether the block is readable now: not if the slot is
-    /// another's by now, nor if its guard still exists, so that its bytes may yet change; then it is free once that is
-    /// dropped.
+    /// The bytes of a promoted block arrived or never will. Returns whether the block is readable now: not if the slot
+    /// has been given to another block, nor while its guard exists and its bytes may yet change; then the slot is free
+    /// once the guard is dropped.
     pub(crate) fn complete(&mut self, claim: Claim, success: bool) -> bool {
         let id = claim.slot;
         let Some(s) = self.slots.get(id as usize) else {
@@ -210,7 +210,7 @@ impl Primary {
         arrived
     }
 
-    /// A slot that is written becomes readable or free.
+    /// A slot that was being written becomes readable or free.
     fn settle(&mut self, id: SlotId, success: bool) {
         if !success {
             self.policy.remove(id);
@@ -227,7 +227,7 @@ impl Primary {
         self.policy.unpinned(id);
     }
 
-    /// References `keys` for reading and tells their slots: all, or none and an error.
+    /// References `keys` for reading and returns their slots: all, or none and an error.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] when a key is not here or not ready: look it up in the same step first.
@@ -268,7 +268,7 @@ impl Primary {
         }
     }
 
-    /// Releases the references that [`reference`](Self::reference) took, of slots that are still the same block's.
+    /// Releases the references that [`reference`](Self::reference) took, where the slot still holds the same block.
     pub(crate) fn release(&mut self, claims: &[Claim]) {
         for claim in claims {
             if self
@@ -303,7 +303,7 @@ impl Primary {
     }
 
     /// Forgets every block. The engine has ended its own transfers; slots that an I/O still touches are not handed
-    /// out before it ends (I5). Completions of what began before are ignored.
+    /// out before it ends (I5). Completions of transfers that began before are ignored.
     pub fn reset(&mut self) {
         for id in 0..self.region.num_slots() {
             let ready = self.slots.get(id as usize).is_some_and(|s| s.ready);

@@ -16,7 +16,7 @@ use crate::{
     request::RequestId,
 };
 
-/// Drops what is given more than once but for the first time.
+/// Keeps the first of equal blocks.
 fn keep_distinct(blocks: &mut Vec<(&Key, Fingerprint)>) {
     let mut seen: HashTable<(&Key, Fingerprint)> = HashTable::with_capacity(blocks.len());
     blocks.retain(|&(key, fp)| {
@@ -31,7 +31,7 @@ fn keep_distinct(blocks: &mut Vec<(&Key, Fingerprint)>) {
     });
 }
 
-/// So many slots in `late` and `guarded` are looked at in any case when room is made, and twice as many as are wanted.
+/// How many slots of `late` and `guarded` are checked whenever room is made, beside twice as many as are wanted.
 const LATE_AT_ONCE: usize = 16;
 
 struct View<'a> {
@@ -47,7 +47,7 @@ impl Residents for View<'_> {
         let Some(slot) = self.slots.get(id as usize) else {
             return false;
         };
-        // of the last reference, and of the bytes of a slot that is written, we are told
+        // the end of the last reference, and of a write, will be reported
         if !slot.ready || slot.refs > 0 {
             return false;
         }
@@ -140,7 +140,7 @@ impl Primary {
         if self.choose_victims(n.saturating_sub(claimed.len())) {
             return true;
         }
-        // before it fails, I/O that ended meanwhile is looked for in earnest
+        // before it fails, every slot is checked for I/O that has ended meanwhile
         if !self.take_back(usize::MAX) {
             return false;
         }
@@ -163,8 +163,8 @@ impl Primary {
         taken
     }
 
-    /// Looks at `most` slots that are free and `most` that are ready, but whose I/O had not ended when they were looked
-    /// at last (I5). Returns whether that of one has.
+    /// Checks at most `most` free and `most` ready slots whose I/O had not ended when they were last checked (I5).
+    /// Returns whether that of any has ended since.
     fn take_back(&mut self, most: usize) -> bool {
         let mut any = false;
         for _ in 0..most.min(self.late.len()) {

@@ -1,4 +1,4 @@
-//! A slot of the primary tier: what it holds, who writes it, and who may still speak of it.
+//! A slot of the primary tier: what it holds, who writes it, and which claims on it still count.
 
 use crate::{
     block::{Fingerprint, Key},
@@ -9,7 +9,7 @@ use crate::{
 /// Whether a block is in the primary tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotState {
-    /// It is not.
+    /// It is not there.
     Absent,
     /// Its bytes are on their way.
     Writing,
@@ -17,8 +17,7 @@ pub enum SlotState {
     Ready,
 }
 
-/// A slot as it was handed out once. What is said of it later holds for that time only: when the slot is somebody else's,
-/// a late word changes nothing.
+/// A slot as it was handed out once. A late report changes nothing once the slot has been given to another block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(super) slot: SlotId,
@@ -31,7 +30,7 @@ impl Claim {
     }
 }
 
-/// Who brings the bytes of a slot that is being written, and alone may say that they came.
+/// Who brings the bytes of a slot that is being written, and alone may report that they arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writer {
     /// The engine, for this request.
@@ -49,7 +48,7 @@ pub(super) struct Slot {
     /// Noted in `Primary::guarded`.
     pub(super) waits: bool,
     pub(super) refs: u32,
-    /// How often the slot was given to somebody else; see [`Claim`].
+    /// How often the slot was given to another block; see [`Claim`].
     pub(super) life: u32,
     pub(super) writer: Writer,
     /// The step in which a lookup last answered "hit": until the step ends the slot stays.

@@ -147,7 +147,8 @@ fn a_key_given_often_evicts_one_block() {
     assert_eq!(p.prepare_store(&keys([7, 7, 7]), R).unwrap().to_store.len(), 1);
 }
 
-/// What a guard, a reference or a hit in the step kept from going goes when that is over, though nobody asks in between.
+/// What a guard, a reference or a hit in the step kept from going goes when that is over, though nobody asks in
+/// between.
 #[test]
 fn every_hold_that_ends_is_noticed() {
     for policy in PolicyKind::ALL {

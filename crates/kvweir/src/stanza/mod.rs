@@ -1,4 +1,4 @@
-//! Settings as users of vLLM write them: one table of all of them, and one checker that tells every mistake at once.
+//! Settings as users of vLLM write them: one table of all of them, and one checker that reports every mistake at once.
 //!
 //! The Python package, `kvweir doctor --stanza` and the tables of the manual all read [`TIER`] and [`BACKPRESSURE`]. A
 //! new setting is a row there and a field where it is used. What values must be *together* is asked of
@@ -13,9 +13,10 @@
 //! | `transfer` | a whole `--kv-transfer-config` |
 //! | `tier` | a tier in it |
 //! | `primary` | the primary's slots against the longest prompt |
-//! | `near` | the name somebody meant |
+//! | `near` | the name that was meant |
 //!
-//! A mistake is a value and no [`Error`](crate::Error): there may be many, and the caller says what becomes of them.
+//! A mistake is a value, not an [`Error`](crate::Error): there may be many, and the caller decides what becomes of
+//! them.
 
 mod near;
 mod primary;
@@ -41,7 +42,7 @@ pub use value::{Given, Parsed, Value};
 /// A setting that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mistake {
-    /// Where it stands, such as `secondary_tiers[0]`; empty where that is plain.
+    /// Where it stands, such as `secondary_tiers[0]`; empty where that is obvious.
     pub at: String,
     /// Its name.
     pub setting: String,
@@ -79,11 +80,11 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What was understood of a stanza, and all that was not.
+/// What was understood of a stanza, and every mistake in it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     /// Every setting by its own name; those that were left out or are wrong have their default.
     pub settings: BTreeMap<&'static str, Parsed>,
-    /// In the order in which they were written; what is wrong together comes last.
+    /// In the order in which they were written; values that contradict each other come last.
     pub mistakes: Vec<Mistake>,
 }

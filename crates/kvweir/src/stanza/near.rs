@@ -1,4 +1,4 @@
-//! The name that somebody meant.
+//! The name that was meant.
 
 /// The one of `names` nearest to `name`, if one is near enough to be meant. Letter case and dashes do not count.
 ///
@@ -9,7 +9,7 @@
 /// assert_eq!(nearest("temperature", ["max_bytes", "layout"]), None);
 /// ```
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // nobody means anything by what is longer than all names
+    // what is longer than every name is a slip for none of them
     if name.len() > 128 {
         return None;
     }

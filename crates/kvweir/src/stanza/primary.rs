@@ -12,18 +12,18 @@ const PAGE: u64 = 4096;
 pub struct Model {
     /// The longest prompt, in tokens.
     pub max_model_len: u64,
-    /// KV bytes of a token: all layers, all workers.
+    /// KV bytes per token: all layers, all workers.
     pub bytes_per_token: u64,
-    /// Tokens of a block of the engine.
+    /// Tokens per block of the engine.
     pub block_tokens: u64,
 }
 
 /// How many slots the primary has, and how many the longest prompt takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PrimaryFit {
-    /// Tokens of a slot.
+    /// Tokens per slot.
     pub slot_tokens: u64,
-    /// Bytes of a slot, whole pages.
+    /// Bytes per slot, in whole pages.
     pub slot_bytes: u64,
     /// Slots of the primary.
     pub slots: u64,

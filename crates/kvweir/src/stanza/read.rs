@@ -1,4 +1,4 @@
-//! A table against what was written.
+//! Compares what was written with a table of settings.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 pub struct TierKind {
     /// The name of its class.
     pub class: &'static str,
-    /// The short name that vLLM knows it by once our plugin was loaded.
+    /// The short name by which vLLM knows it once our plugin is loaded.
     pub short: &'static str,
     /// The only layout it has, if it has one only.
     pub layout: Option<Layout>,
@@ -40,8 +40,8 @@ impl TierKind {
     ];
 }
 
-/// Reads a tier's stanza, without `type`, `module_path` and `backpressure`. `block_bytes`: the length of its blocks, or any
-/// that is not too long where it is not known; without it settings are looked at one by one. Looks at no disk.
+/// Reads a tier's stanza, without `type`, `module_path` and `backpressure`. `block_bytes`: the length of its blocks,
+/// or any that is not too long where it is not known; without it settings are looked at one by one. Looks at no disk.
 pub fn read_tier(written: &[(String, Given)], kind: TierKind, block_bytes: Option<usize>) -> Reading {
     let mut reading = read(TIER, written, "the kvweir tier");
     let text = |r: &Reading, name| r.settings.get(name).and_then(Parsed::text).map(str::to_owned);
@@ -67,7 +67,7 @@ pub fn read_tier(written: &[(String, Given)], kind: TierKind, block_bytes: Optio
             "root_dir is not given: name a directory",
         ));
     }
-    // what is wrong together is the engine's to say; what is wrong alone was said and stands at its default here
+    // contradictions between values are the engine's to report; a wrong value was reported and has its default here
     let layout = text(&reading, "layout").and_then(|l| l.parse().ok());
     let seconds = |name| {
         let s = reading.settings.get(name).and_then(Parsed::real);
@@ -83,7 +83,7 @@ pub fn read_tier(written: &[(String, Given)], kind: TierKind, block_bytes: Optio
     };
     let bound_is_wrong = reading.mistakes.iter().any(|m| m.setting == "max_bytes");
     if let Some(Err(e)) = block_bytes.map(|len| settings.validate(len)) {
-        // a layout that needs a bound does not miss one that was given and is wrong
+        // where a bound was given and is wrong, its absence is no second mistake
         if !bound_is_wrong {
             let setting = e.message().split_whitespace().next().unwrap_or_default();
             let message = e.message().to_owned();

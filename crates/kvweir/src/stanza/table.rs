@@ -169,7 +169,7 @@ pub const TIER: &[Setting] = &[
         Kind::Word(&["auto", "fs", "pack"]),
         Default::Word("auto"),
         "auto, fs or pack is allowed",
-        "a file a block, packed into large files, or what suits; `KvweirFsTier` has `fs`",
+        "one file per block, packed into large files, or what suits; `KvweirFsTier` has `fs`",
     ),
     row(
         "engine",
@@ -249,7 +249,7 @@ pub const TIER: &[Setting] = &[
         Kind::Real(seconds),
         Default::Real(30.0),
         SECONDS,
-        "a job whose I/O takes so long is given up; 0: never",
+        "a job whose I/O takes this long is given up; 0: never",
     ),
     row(
         "bounce",
@@ -295,15 +295,15 @@ pub const BACKPRESSURE: &[Setting] = &[
         "high_water_s",
         Kind::Real(|x| x > 0.0),
         NULL,
-        "seconds a MiB, greater than zero, are allowed",
-        "a smoothed time above it sets pressure; seconds a MiB",
+        "seconds per MiB, greater than zero, are allowed",
+        "a smoothed time above it sets pressure; seconds per MiB",
     )
     .unset("0.01; 0.05 with `locality` REMOTE"),
     row(
         "low_water_s",
         Kind::Real(|x| x >= 0.0),
         NULL,
-        "seconds a MiB, zero or more, are allowed",
+        "seconds per MiB, zero or more, are allowed",
         "a smoothed time below it clears pressure; at most `high_water_s`",
     )
     .unset("0.002; 0.01 with `locality` REMOTE"),

@@ -259,6 +259,15 @@ fn one_directory_for_two_tiers_is_a_note_unless_one_only_reads() {
     }
 }
 
+/// Each stanza has a mistake that says so, in one line.
+fn assert_told<const N: usize>(cases: [(Json, &str); N]) {
+    for (stanza, expected) in cases {
+        let told = mistakes(&stanza);
+        assert!(told.iter().any(|m| m.contains(expected)), "{expected}: {told:?}");
+        assert!(told.iter().all(|m| !m.contains('\n')));
+    }
+}
+
 /// `KvweirTeir` was an AttributeError without a word; so is whatever else names a class of ours wrongly.
 #[test]
 fn misspelled_names_are_told_with_the_near_one() {
@@ -309,11 +318,19 @@ fn misspelled_names_are_told_with_the_near_one() {
         ),
         (
             whole(
-                json!({"backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector", "policy_cls": "kvweir.vllm.KvweirDropPolcy"}}),
+                json!({"backpressure": {"backpressure_cls": "kvweir.vllm.KvweirDetector",
+                    "policy_cls": "kvweir.vllm.KvweirDropPolcy"}}),
                 json!({}),
             ),
             "did you mean 'kvweir.vllm.KvweirDropPolicy'?",
         ),
+    ];
+    assert_told(cases);
+}
+
+#[test]
+fn what_is_no_stanza_at_all_or_has_values_that_cannot_be_is_told() {
+    let cases = [
         (
             whole(json!({}), json!({"cpu_bytes_to_use": "8GiB"})),
             "a whole number of bytes: write 8589934592",
@@ -362,11 +379,7 @@ fn misspelled_names_are_told_with_the_near_one() {
         ),
         (json!({"kv_connector": "Other"}), "no tier of kvweir's is named"),
     ];
-    for (stanza, expected) in cases {
-        let told = mistakes(&stanza);
-        assert!(told.iter().any(|m| m.contains(expected)), "{expected}: {told:?}");
-        assert!(told.iter().all(|m| !m.contains('\n')));
-    }
+    assert_told(cases);
     let typo = check(
         &Given::json(&whole(json!({}), json!({"secondary_tier": []}))),
         None,
@@ -394,8 +407,8 @@ fn what_tiers_share_is_told_once_and_where_it_stands() {
                 "{place}.secondary_tiers[0].backpressure: alpha = 7: greater than 0 and at most 1 is allowed"
             ),
             format!(
-                "{place}.backpressure: failure_threshold = true: a whole number from 1 to 4294967295, or none to ignore \
-                 failures, is allowed"
+                "{place}.backpressure: failure_threshold = true: a whole number from 1 to 4294967295, or none to \
+                 ignore failures, is allowed"
             ),
             format!("{place}.backpressure: alpha = 9: greater than 0 and at most 1 is allowed"),
             format!(

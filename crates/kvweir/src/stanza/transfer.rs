@@ -1,4 +1,4 @@
-//! A whole `--kv-transfer-config`: of what is vLLM's own, what leads to our tiers.
+//! A whole `--kv-transfer-config`: the parts of vLLM's own that lead to our tiers.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const TIERING: &str = "TieringOffloadingSpec";
 /// What a transfer configuration is called in a settings file, or by the flag.
 const CONFIG: &[&str] = &["kv-transfer-config", "kv_transfer_config"];
 const ROLES: &[&str] = &["kv_both", "kv_producer", "kv_consumer"];
-/// Of the stanza around the tiers: names whose misspelling vLLM passes over in silence.
+/// Names in the stanza around the tiers whose misspelling vLLM silently ignores.
 const EXTRA: &[&str] = &[
     "spec_name",
     "spec_module_path",
@@ -38,12 +38,12 @@ const EXTRA: &[&str] = &[
 
 pub(super) type Fields = [(String, Given)];
 
-/// What a look at a stanza found.
+/// What a check of a stanza found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// All that must be changed.
     pub mistakes: Vec<Mistake>,
-    /// What was left unchecked, and what may be meant otherwise.
+    /// What was left unchecked, and what may have been meant differently.
     pub notes: Vec<String>,
     /// Tiers of ours that were found.
     pub tiers: usize,
@@ -66,9 +66,9 @@ pub fn check_tier(stanza: &Given) -> Checked {
     look.found
 }
 
-/// Checks a transfer configuration: as it is, below its name as in vLLM's settings files, or a part of it (what stands in
-/// `kv_connector_extra_config`, or one tier). `model` lets it look at
-/// the sizes of blocks too. Looks at no disk.
+/// Checks a transfer configuration: as it is, below its name as in vLLM's settings files, or a part of it (what
+/// stands in `kv_connector_extra_config`, or one tier). `model` lets it look at the sizes of blocks too. Looks at no
+/// disk.
 pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
     let mut look = Look {
         found: Checked::default(),
@@ -97,13 +97,16 @@ pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
         look.mistake(
             "",
             "secondary_tiers",
-            format!("no tier of kvweir's is named: add {{\"type\": \"KvweirTier\", \"module_path\": \"{MODULE}\", ...}}"),
+            format!(
+                "no tier of kvweir's is named: add {{\"type\": \"KvweirTier\", \"module_path\": \"{MODULE}\", \
+                 ...}}"
+            ),
         );
     }
     look.found
 }
 
-/// A look at a stanza under way.
+/// A check of a stanza under way.
 pub(super) struct Look {
     pub(super) found: Checked,
     model: Option<Model>,
@@ -141,7 +144,7 @@ impl Look {
         self.push(m);
     }
 
-    /// What two tiers take from one place is told once.
+    /// What two tiers share is reported once.
     pub(super) fn push(&mut self, mistake: Mistake) {
         if !self.found.mistakes.contains(&mistake) {
             self.found.mistakes.push(mistake);

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 /// The longest text of a value that a message repeats.
 const SHOWN: usize = 120;
 
-/// A value that somebody wrote, and how it looked.
+/// A value as it was written, and how it looked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
     /// What it is.
@@ -23,11 +23,11 @@ pub enum Value {
     Bool(bool),
     /// A whole number; those beyond 128 bits are the largest.
     Int(i128),
-    /// Another number, which may be no number.
+    /// Another number, perhaps NaN.
     Real(f64),
     /// A text.
     Text(String),
-    /// A text that is no Unicode; what it is in part. Good for paths only.
+    /// A text that is not Unicode, as far as it is. Good for paths only.
     Raw(String),
     /// A list.
     List(Vec<Given>),
@@ -38,7 +38,7 @@ pub enum Value {
 }
 
 impl Given {
-    /// A value and how it looked. What is long is cut.
+    /// A value and how it looked; a long one is cut.
     pub fn new(value: Value, shown: impl Into<String>) -> Self {
         let mut shown = shown.into();
         if let Some((cut, _)) = shown.char_indices().nth(SHOWN) {

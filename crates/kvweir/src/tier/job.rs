@@ -80,7 +80,7 @@ pub enum BlockOutcome {
     Present,
     /// Read into its slot.
     Loaded(Verified),
-    /// Not moved; the kind says why. A slot to be loaded holds anything now.
+    /// Not moved; the kind says why. A slot that was to be loaded may hold anything now.
     Failed(ErrorKind),
 }
 
@@ -108,7 +108,7 @@ pub struct Report {
     pub direction: Direction,
     /// One outcome per block.
     pub blocks: Vec<BlockOutcome>,
-    /// Bytes really moved to or from the device, trailers included.
+    /// Bytes actually moved to or from the device, trailers included.
     pub bytes: u64,
     /// Time during which the device worked on this job: while at least one I/O of it was under way.
     pub device_time: Duration,
@@ -122,8 +122,8 @@ impl Report {
         self.blocks.iter().all(|b| b.is_ok())
     }
 
-    /// Whether the job failed, as detectors count it: the device failed a block of it, whatever else it moved, since a
-    /// dying disk still takes a few.
+    /// Whether the job failed, as detectors count it: the device failed any block of it, since a dying disk still takes
+    /// a few.
     pub fn failed_on_device(&self) -> bool {
         self.blocks.iter().any(|b| b.failed_on_device())
     }

@@ -49,13 +49,13 @@ pub enum StorePolicy {
 ///   outcome per block in the job's order; at the latest after [`drain`](Self::drain) or
 ///   [`shutdown`](Self::shutdown). A job that cannot run is reported failed.
 /// - **Truth (I2).** A block reported [`BlockOutcome::Loaded`] holds exactly the bytes that were stored for its
-///   key. Slots of other outcomes hold anything.
+///   key. Slots of other outcomes may hold anything.
 /// - **Pins (I3).** A block answered [`Lookup::Hit`] is neither evicted nor overwritten while the request that
 ///   asked holds it: until its load ends, the request finishes, or the tier shuts down. Asking twice pins once.
 /// - **Slots (I5).** The slot guards in a job are dropped when no I/O touches them any more, before the report. A job
 ///   that was given up at a deadline is reported before that: a block that failed as [`ErrorKind::Unavailable`] may
-///   leave its slot claimed until its I/O ends ([`Region::is_free`](crate::io::Region::is_free) tells). A block reported
-///   `Loaded` whose guard still exists is not believed.
+///   leave its slot claimed until its I/O ends ([`Region::is_free`](crate::io::Region::is_free) tells). A block
+///   reported `Loaded` whose guard still exists is not believed.
 /// - **After a failed load** the block is a miss until it is stored again. The request that asked is not sent to this
 ///   tier for it again, but to the next.
 ///
@@ -93,8 +93,8 @@ pub trait Tier: Send + fmt::Debug {
     }
     /// Whether jobs are queued or running.
     fn has_pending_work(&self) -> bool;
-    /// Waits until nothing runs but what was given up; queued loads are cancelled, queued stores if they take long. All
-    /// reports are then in [`poll`](Self::poll).
+    /// Waits until nothing runs except what was given up; queued loads are cancelled, and queued stores if they take
+    /// long. [`poll`](Self::poll) then has all reports.
     fn drain(&mut self);
     /// Waits for running I/O, cancels the rest, releases pins. Further jobs are reported
     /// [`ErrorKind::Closed`]. Idempotent.

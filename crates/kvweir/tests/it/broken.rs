@@ -522,8 +522,8 @@ fn every_step_of_a_store_may_fail_or_hang_once(layout: Layout) {
         };
         let least = if layout == Layout::Pack && !full { 2 } else { 7 };
         assert!(steps.len() >= least, "{steps:?}");
-        // the keeper tells the journal of uses when it likes: a call of its own may be among those that were recorded, and
-        // another time it may be the one that is met, or none is
+        // the keeper tells the journal of uses when it likes: a call of its own may be among those that were
+        // recorded, and another time it may be the one that is met, or none is
         let journal = |p: &PathBuf| p.to_string_lossy().contains("/.kvweir/");
         let (mut failed, mut hung) = (0, 0);
         for (n, (op, _)) in steps.iter().enumerate() {

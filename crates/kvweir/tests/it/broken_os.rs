@@ -1,5 +1,6 @@
 //! Breakage by the operating system itself: a frozen file system, one that turned read-only, a quota that runs out, a
-//! file that cannot be removed, no file descriptors. Where this process may not break something, the test says so and passes.
+//! file that cannot be removed, no file descriptors. Where this process may not break something, the test says so and
+//! passes.
 
 use std::{
     path::{Path, PathBuf},
@@ -263,7 +264,8 @@ fn a_read_only_mount_is_refused_with_the_way_out_and_served_with_read_only() {
     all_ok(&c.load(R, &keys(0..10)));
 }
 
-/// Who opens the file waits in the kernel, as one does for a file of a dead server, until this is dropped; needs rights.
+/// Who opens the file waits in the kernel, as one does for a file of a dead server, until this is dropped; needs
+/// rights.
 fn opening_waits(file: &Path) -> nix::Result<Fanotify> {
     let asked = Fanotify::init(
         InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC,

@@ -346,8 +346,8 @@ fn lines(child: &mut Child) -> Receiver<String> {
 }
 
 fn a_forked_child_calls_nothing_and_keeps_nothing(layout: Layout) {
-    // once calls in the child waited for threads that were not there; and when the parent was killed, whoever opened the
-    // root next recovered and stored nothing until the child ended, and was told of a pid that was gone
+    // once calls in the child waited for threads that were not there; and when the parent was killed, whoever opened
+    // the root next recovered and stored nothing until the child ended, and was told of a pid that was gone
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join(if layout == Layout::Pack {
         "kv.pack"

@@ -19,6 +19,7 @@ use kvweir::{
     Key,
     fs::{FsBuilder, FsSettings, Layout},
     io::pool::PoolSize,
+    metrics::TierStats,
     tier::{BlockOutcome, RequestId, Tier, conformance::key},
 };
 
@@ -181,6 +182,50 @@ struct Counts {
     replayed: u64,
 }
 
+/// Every file belongs to an entry, and every entry to a file or a slot.
+fn assert_files_belong(root: &Path, layout: Layout, s: &TierStats) {
+    let on_disk = files(root)
+        .iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "bin"))
+        .count() as u64;
+    let slots: Vec<u64> = extents(root)
+        .iter()
+        .filter_map(|e| slots_of(e).map(u64::from))
+        .collect();
+    match layout {
+        Layout::Pack => assert!(
+            on_disk == 2 * slots.len() as u64 && slots.iter().sum::<u64>() >= s.blocks,
+            "{on_disk} files, {} of them extents, of {slots:?} slots, {} blocks",
+            slots.len(),
+            s.blocks
+        ),
+        _ => assert_eq!(
+            on_disk, s.blocks,
+            "files without an entry, or entries without a file"
+        ),
+    }
+}
+
+/// The account is to the byte what lies there, soon: the journal may be being compacted.
+fn assert_counted(tier: &Fs, root: &Path) {
+    let mut agreed = false;
+    for _ in 0..250 {
+        let (before, there) = (tier.tier.stats().resident_bytes, counted(root));
+        agreed = before == there && tier.tier.stats().resident_bytes == there;
+        if agreed {
+            break;
+        }
+        pause(10);
+    }
+    let s = tier.tier.stats();
+    assert!(
+        agreed,
+        "account {} and what lies there, {}, disagree: leaked bytes",
+        s.resident_bytes,
+        counted(root)
+    );
+}
+
 /// Kills the child `kills` times; with `evicts`, the keys are three times what fits.
 fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> Counts {
     let mount = Tmpfs::new("256m");
@@ -214,8 +259,7 @@ fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> 
         assert!(lines.any(|l| l == "ready"), "the child does not open the root");
         // every second one is killed when it has come to something, however slow the machine is
         let first = (c.kills % 2 == 0).then(|| lines.next()).flatten();
-        let ms = 1 + rng.below(60);
-        pause(ms);
+        pause(1 + rng.below(60));
         child.kill().unwrap();
         child.wait().unwrap();
         let mut acked = 0;
@@ -239,42 +283,9 @@ fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> 
         c.swept += s.swept_files;
         c.replayed += u64::from(s.startup_seconds < 10.0);
         assert_eq!(temps(&root), Vec::<PathBuf>::new(), "temporaries are left");
-        let on_disk = files(&root)
-            .iter()
-            .filter(|p| p.extension().is_some_and(|e| e == "bin"))
-            .count() as u64;
-        let slots: Vec<u64> = extents(&root)
-            .iter()
-            .filter_map(|e| slots_of(e).map(u64::from))
-            .collect();
-        match layout {
-            Layout::Pack => assert!(
-                on_disk == 2 * slots.len() as u64 && slots.iter().sum::<u64>() >= s.blocks,
-                "{on_disk} files, {} of them extents, of {slots:?} slots, {} blocks",
-                slots.len(),
-                s.blocks
-            ),
-            _ => assert_eq!(
-                on_disk, s.blocks,
-                "files without an entry, or entries without a file"
-            ),
-        }
-        let mut agreed = false;
-        for _ in 0..250 {
-            let (before, there) = (tier.tier.stats().resident_bytes, counted(&root));
-            agreed = before == there && tier.tier.stats().resident_bytes == there;
-            if agreed {
-                break;
-            }
-            pause(10);
-        }
+        assert_files_belong(&root, layout, &s);
+        assert_counted(&tier, &root);
         let s = tier.tier.stats();
-        assert!(
-            agreed,
-            "account {} and what lies there, {}, disagree: leaked bytes",
-            s.resident_bytes,
-            counted(&root)
-        );
         assert!(s.resident_bytes <= bound);
         c.found += s.blocks;
         // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own start
@@ -316,8 +327,8 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks(layout: L
     for (evicts, kills) in [(false, kills / 2), (true, kills - kills / 2)] {
         let c = kill_again_and_again(layout, evicts, kills, seed);
         println!(
-            "{layout}, {} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded and \
-             compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
+            "{layout}, {} kills, {}: {} blocks acknowledged, {} owed after a kill and all there, {} found, {} loaded \
+             and compared, 0 wrong, 0 leaked bytes, {} temporaries swept, at most {} of {} bytes seen from outside",
             c.kills,
             if evicts { "evicting" } else { "without eviction" },
             c.acknowledged,

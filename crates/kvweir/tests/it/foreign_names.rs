@@ -1,6 +1,6 @@
-//! A name of a file is bytes, not text. The walk once looked for what it could not spell in UTF-8 under another name, did
-//! not find it, and counted nothing: a root with 4 MiB of such files went as far above its bound (I1). What lay in
-//! directories below `.kvweir` was not counted either.
+//! A name of a file is bytes, not text. The walk once looked for what it could not spell in UTF-8 under another name,
+//! did not find it, and counted nothing: a root with 4 MiB of such files went as far above its bound (I1). What lay
+//! in directories below `.kvweir` was not counted either.
 
 use std::{
     ffi::OsStr,

@@ -1,7 +1,7 @@
-//! A file in more than four pieces takes a block of ext4's own tree, and with delayed allocation it does so some seconds
-//! after it was written. A journal is appended to in small steps beside other writers, so it comes to be in pieces where
-//! free space is: its tree block was in no account, and about one stress run in a hundred under load found the account
-//! 4096 bytes below `du` (I1).
+//! A file in more than four pieces takes a block of ext4's own tree, and with delayed allocation it does so some
+//! seconds after it was written. A journal is appended to in small steps beside other writers, so it comes to be in
+//! pieces where free space is: its tree block was in no account, and about one stress run in a hundred under load
+//! found the account 4096 bytes below `du` (I1).
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 

@@ -1,6 +1,6 @@
-//! What somebody else removes while a tier has it open. Extents without a name were served and written until the tier was
-//! closed, and were gone then, stores that had been acknowledged included; a root that was removed lost the stores of
-//! one layout for good and those of the other at the next start.
+//! What somebody else removes while a tier has it open. Extents without a name were served and written until the tier
+//! was closed, and were gone then, stores that had been acknowledged included; a root that was removed lost the
+//! stores of one layout for good and those of the other at the next start.
 
 use std::{fs, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Every I/O step of opening, storing, loading, evicting, compacting and closing meets every fault, and after each of
-//! these runs the directory is opened again on a healthy disk: the bound held at every step, no byte is wrong, every job
-//! was reported, the account is what lies there, nothing is left over (I1, I2, I4, I6, I10), and the journal of whoever
-//! was open is believed. Starts on what others left and those who follow others are in `matrix_members.rs`.
+//! these runs the directory is opened again on a healthy disk: the bound held at every step, no byte is wrong, every
+//! job was reported, the account is what lies there, nothing is left over (I1, I2, I4, I6, I10), and the journal of
+//! whoever was open is believed. Starts on what others left and those who follow others are in `matrix_members.rs`.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -50,8 +50,8 @@ fn open_with(
     Ok(Client::new(Box::new(tier), 32, LEN))
 }
 
-/// One life: stores beyond the bound, loads, uses. What fails is no matter here; the client checks what it gets. Returns
-/// whether the root was opened.
+/// One life: stores beyond the bound, loads, uses. What fails is no matter here; the client checks what it gets.
+/// Returns whether the root was opened.
 fn life(disk: &SimDisk, layout: Layout, boot: u8, from: u64) -> bool {
     let Ok(mut c) = open(disk, layout, boot) else {
         return false;

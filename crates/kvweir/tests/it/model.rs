@@ -3,8 +3,9 @@
 //! each run told by its seed.
 //!
 //! The model knows what was stored and what was acknowledged as held. It does not know whom the policy evicts, so it
-//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; what a request pins stays
-//! as long as it does, and a store fails only beside pins; a restart changes nothing; a death loses nothing that was acknowledged but what the last call evicted; what was damaged is a miss.
+//! checks what must be so whoever goes: what is held was stored; an acknowledged store is held; what a request pins
+//! stays as long as it does, and a store fails only beside pins; a restart changes nothing; a death loses nothing
+//! that was acknowledged but what the last call evicted; what was damaged is a miss.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -219,28 +220,51 @@ impl Run {
         self.held = after;
     }
 
+    fn load(&mut self, from: u64, n: u64) {
+        let wanted: Vec<u64> = (from..from + n).filter(|k| self.held.contains(k)).collect();
+        for k in wanted {
+            let found = self.c().lookup(&keys(k..k + 1)[0], R);
+            assert!(found, "key {k} is held");
+            let got = self.c().load(R, &keys(k..k + 1));
+            if self.damaged.remove(&k) {
+                assert!(!got[0].is_ok(), "damaged bytes of key {k} were served");
+                self.gone(k);
+            } else if self.maybe.remove(&k) || self.shaken {
+                if !got[0].is_ok() {
+                    self.gone(k);
+                }
+            } else {
+                assert!(got[0].is_ok(), "key {k}: {got:?}");
+            }
+        }
+        self.c().tier.on_request_finished(R, &[]);
+    }
+
+    /// A loss of power after so many steps of a store.
+    fn power(&mut self, steps: u64, from: u64, seed: u64) {
+        self.die(steps, from, 1);
+        let mut rng = Rng(seed);
+        self.disk = self.disk.next_life();
+        self.disk.lose_power(&mut |below| rng.below(below));
+        self.boot = self.boot.wrapping_add(1);
+        self.open();
+        let before = self.held.clone();
+        let after = self.found(&before, &BTreeSet::from([from]));
+        // what is held may be torn: asked for once, it is right or a miss
+        for &k in &after {
+            self.c().lookup(&keys(k..k + 1)[0], R);
+            let _ = self.c().load(R, &keys(k..k + 1));
+        }
+        self.c().tier.on_request_finished(R, &[]);
+        self.damaged.clear();
+        self.maybe.clear();
+        self.held = self.look();
+    }
+
     fn step(&mut self, op: &Op) {
         match *op {
             Op::Store { from, n } => self.store(from, n),
-            Op::Load { from, n } => {
-                let wanted: Vec<u64> = (from..from + n).filter(|k| self.held.contains(k)).collect();
-                for k in wanted {
-                    let found = self.c().lookup(&keys(k..k + 1)[0], R);
-                    assert!(found, "key {k} is held");
-                    let got = self.c().load(R, &keys(k..k + 1));
-                    if self.damaged.remove(&k) {
-                        assert!(!got[0].is_ok(), "damaged bytes of key {k} were served");
-                        self.gone(k);
-                    } else if self.maybe.remove(&k) || self.shaken {
-                        if !got[0].is_ok() {
-                            self.gone(k);
-                        }
-                    } else {
-                        assert!(got[0].is_ok(), "key {k}: {got:?}");
-                    }
-                }
-                self.c().tier.on_request_finished(R, &[]);
-            }
+            Op::Load { from, n } => self.load(from, n),
             Op::Hold { req, from, n } => {
                 for k in from..from + n {
                     let is_held = self.c().lookup(&keys(k..k + 1)[0], RequestId(100 + req));
@@ -291,25 +315,7 @@ impl Run {
                 );
                 self.settle_damage(after);
             }
-            Op::Power { steps, from, seed } => {
-                self.die(steps, from, 1);
-                let mut rng = Rng(seed);
-                self.disk = self.disk.next_life();
-                self.disk.lose_power(&mut |below| rng.below(below));
-                self.boot = self.boot.wrapping_add(1);
-                self.open();
-                let before = self.held.clone();
-                let after = self.found(&before, &BTreeSet::from([from]));
-                // what is held may be torn: asked for once, it is right or a miss
-                for &k in &after {
-                    self.c().lookup(&keys(k..k + 1)[0], R);
-                    let _ = self.c().load(R, &keys(k..k + 1));
-                }
-                self.c().tier.on_request_finished(R, &[]);
-                self.damaged.clear();
-                self.maybe.clear();
-                self.held = self.look();
-            }
+            Op::Power { steps, from, seed } => self.power(steps, from, seed),
             Op::Damage { which, how } => self.damage(which, how),
         }
     }

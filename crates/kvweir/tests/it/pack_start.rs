@@ -1,5 +1,5 @@
-//! Extents found at start. A passing error - no descriptor or memory left, a device that stumbles - was taken for damage
-//! and cost the extent for good; and what a later version had written was removed by an older one.
+//! Extents found at start. A passing error - no descriptor or memory left, a device that stumbles - was taken for
+//! damage and cost the extent for good; and what a later version had written was removed by an older one.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -68,8 +68,9 @@ fn a_passing_error_at_start_costs_nothing_and_is_tried_again() {
     }
 }
 
-/// Names of extents came of the root, the time and the process id: a life that began in the same second with the same id, as
-/// in a container that is started again, could give an extent the name of one that was there, and take its place.
+/// Names of extents came of the root, the time and the process id: a life that began in the same second with the same
+/// id, as in a container that is started again, could give an extent the name of one that was there, and take its
+/// place.
 #[test]
 fn a_life_that_begins_in_the_same_instant_takes_no_extents_place() {
     let root = Root::of(Layout::Pack);

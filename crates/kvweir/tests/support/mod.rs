@@ -30,8 +30,8 @@ pub(crate) fn pause(ms: u64) {
     Bell::default().wait(0, Duration::from_millis(ms));
 }
 
-/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every block of
-/// it may be a run of its own.
+/// What a file of an extent, of `len` bytes, is counted as on a file system with blocks of `block` bytes: every block
+/// of it may be a run of its own.
 pub(crate) fn extent_file_cost(len: u64, block: u64) -> u64 {
     let (runs, per_block) = (len.div_ceil(block), (block / 16 - 6).min(250));
     let tree = match runs {

@@ -22,16 +22,17 @@ use kvweir::{
     sync::Bell,
 };
 
-use super::tally::Tally;
 use crate::{
-    cli::UsageError,
     progress::Progress,
     settings::{DropPolicy, ReplaySettings},
+    usage::UsageError,
 };
 
+/// Longest wait for I/O between two steps of the loop.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1);
 /// Longest wait at the end for stores that are under way.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether the trim of the start has ended.
+/// Time between two checks whether the trim at start has ended.
 const TRIM_LOOK: Duration = Duration::from_millis(20);
 
 /// An engine that runs.
@@ -84,7 +85,7 @@ impl Life {
             .bell(Arc::clone(&bell))
             .open();
         let tier = match tier {
-            // the setting that names the directory is to blame, with where it came from
+            // blame the setting that names the directory, with its origin
             Err(e) if settings.root.is_some() && matches!(e.kind(), ErrorKind::Busy | ErrorKind::Invalid) => {
                 return Err(settings
                     .refuse("root", &format!("cannot be used: {}", e.message()))
@@ -119,32 +120,22 @@ impl Life {
         tiers.iter().map(|(_, tier, _)| tier.unopened_extents).sum()
     }
 
-    /// Hands over what was measured since the last call.
-    pub(super) fn take_times_and_events(&mut self, tally: &mut Tally) {
-        tally.job_times(&self.manager.take_job_times());
-        let mut events = Vec::new();
-        self.manager.take_events(&mut events);
-        tally.events(&events);
-    }
-
-    /// Lets stores under way and the trim of the start end, shuts the tier down and adds its numbers up.
-    pub(super) fn close(&mut self, tally: &mut Tally, progress: &Progress, stop: &AtomicBool) {
+    /// Waits for stores under way and the trim at start, then shuts the tier down.
+    pub(super) fn close(&mut self, progress: &Progress, stop: &AtomicBool) {
         self.end_trim(progress, stop);
         let until = self.clock.now().after(DRAIN_PATIENCE);
         while self.manager.has_pending_work() && self.clock.now() < until {
             let rings = self.bell.rings();
             self.manager.on_schedule_end();
             if self.manager.has_pending_work() {
-                self.bell.wait(rings, super::PATIENCE);
+                self.bell.wait(rings, PATIENCE);
             }
         }
         self.manager.shutdown();
-        self.take_times_and_events(tally);
-        tally.add_life(self);
     }
 
-    /// A bound that was lowered is reached before the engine goes: a large trim runs beside requests, and few of them
-    /// may be over before it is. A signal ends the wait.
+    /// Waits until a lowered bound is reached: a large trim runs beside requests, and a short run may be over before
+    /// it. A signal ends the wait.
     fn end_trim(&mut self, progress: &Progress, stop: &AtomicBool) {
         let above = |m: &Manager| {
             let all = m.tier_stats();
@@ -182,7 +173,7 @@ fn gate(settings: &ReplaySettings) -> Result<Option<Gate>> {
         max_inflight_bytes: p.max_inflight_bytes,
     };
     let gate = Gate::new(pressure, settings.primary_bytes);
-    // what does not go together in the settings, in the engine's words
+    // settings that do not go together, in the engine's words
     Ok(Some(gate.map_err(|e| UsageError {
         message: e.to_string(),
         hint: None,

@@ -27,14 +27,18 @@ use std::{
     time::Duration,
 };
 
-use self::{life::Life, request::Active, tally::Tally};
-use super::Outcome;
+pub(crate) use self::tally::Outcome;
+use self::{
+    life::{Life, PATIENCE},
+    request::Active,
+    tally::Tally,
+};
 use crate::{
-    cli::UsageError,
     progress::Progress,
     scratch::Scratch,
     settings::ReplaySettings,
     trace::{Request, Source},
+    usage::UsageError,
 };
 use anyhow::{Context, Result};
 use kvweir::{
@@ -42,8 +46,6 @@ use kvweir::{
     io::Region,
 };
 
-/// Longest wait for I/O between two steps of the loop.
-const PATIENCE: Duration = Duration::from_millis(1);
 /// Time between two samples of the timeline.
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
@@ -74,7 +76,8 @@ pub(crate) fn run(
             &mut life, settings, &mut feed, &mut tally, target, progress, stop, &*clock,
         );
         done = !matches!(ended, Ok(Ended::Restart));
-        life.close(&mut tally, progress, stop);
+        life.close(progress, stop);
+        tally.add_life(&mut life);
         if let Ended::Interrupted = ended? {
             tally.interrupted();
         }
@@ -207,7 +210,7 @@ fn live(
         let before = active.len();
         active.retain(|a| !a.is_finished());
         tally.finished((before - active.len()) as u64);
-        life.take_times_and_events(tally);
+        tally.take_from(life);
         if tally.wrong_blocks() > 0 {
             return Ok(Ended::Done);
         }
@@ -222,7 +225,7 @@ fn live(
                 return Ok(Ended::Done);
             }
             if target.is_some_and(|t| begun >= t) {
-                // only a restart with something left to do
+                // restart only with something left to do
                 if feed.next.is_none() {
                     feed.next = feed.source.next().transpose()?;
                     feed.ended = feed.next.is_none();

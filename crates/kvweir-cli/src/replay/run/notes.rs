@@ -4,10 +4,8 @@ use kvweir::fs::{Layout, PACK_BELOW};
 
 use crate::{
     settings::ReplaySettings,
-    summary::{
-        Summary, TierSummary,
-        table::{bytes, count},
-    },
+    summary::{Summary, TierSummary},
+    table::{bytes, count},
 };
 
 /// One block of so many not stored is told of.
@@ -62,7 +60,7 @@ fn explain(reason: &str, settings: &ReplaySettings) -> Option<(String, &'static 
     let p = &settings.pressure;
     let (why, attempt) = match reason {
         "pressure" | "cooldown" => {
-            let why = format!("stores took over {} s a MiB (high_water_s)", p.high_water_s);
+            let why = format!("stores took over {} s per MiB (high_water_s)", p.high_water_s);
             return Some((
                 why,
                 "`kvweir bench DIR` on the device, a faster one, or a higher --high-water-s",

@@ -140,7 +140,7 @@ impl Active {
             return false;
         }
         let Some(prepared) = life.manager.prepare_store(keys, self.id) else {
-            // the primary is full of blocks in use: wait for it while anything moves, for some steps also for what
+            // the primary is full of blocks in use: wait while anything moves, for some steps also for what
             // other requests hold in them, else do without
             let give_up = waits >= MAX_WAITS || waits >= CROWDED && !life.manager.has_pending_work();
             if give_up {

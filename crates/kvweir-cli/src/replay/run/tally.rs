@@ -5,23 +5,30 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use hdrhistogram::Histogram;
 use kvweir::{
     clock::{Clock, Instant},
-    events::{Event, Medium},
+    events::Medium,
     manager::{Found, JobTimes},
     metrics::{RefuseReason, TierStats},
     pressure::{GateStats, Refusal},
 };
 
 use super::{
-    super::Outcome,
     life::Life,
     notes::notes,
     told::{Compared, Told},
 };
 use crate::{
-    report::{Sample, Timeline},
     settings::ReplaySettings,
-    summary::{PrimarySummary, Quantiles, Summary, TierSummary},
+    summary::{PrimarySummary, Quantiles, Sample, Summary, TierSummary, Timeline},
 };
+
+/// What a run with real I/O yields.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The numbers at the end.
+    pub(crate) summary: Summary,
+    /// The numbers over time, for the report.
+    pub(crate) timeline: Timeline,
+}
 
 /// Everything measured so far.
 pub(super) struct Tally {
@@ -42,7 +49,7 @@ pub(super) struct Tally {
 
 /// A histogram of nanoseconds up to an hour, with three digits.
 fn histogram() -> Histogram<u64> {
-    // constants that are allowed
+    // the bounds are valid constants
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap_or_else(|_| unreachable!())
 }
 
@@ -123,7 +130,15 @@ impl Tally {
         }
     }
 
-    pub(super) fn job_times(&mut self, times: &JobTimes) {
+    /// Takes from `life` what was measured since the last call.
+    pub(super) fn take_from(&mut self, life: &mut Life) {
+        self.job_times(&life.manager.take_job_times());
+        let mut events = Vec::new();
+        life.manager.take_events(&mut events);
+        self.told.take(&events);
+    }
+
+    fn job_times(&mut self, times: &JobTimes) {
         for (nanos, all, recent) in [
             (&times.stores, &mut self.stores, &mut self.recent_stores),
             (&times.loads, &mut self.loads, &mut self.recent_loads),
@@ -133,10 +148,6 @@ impl Tally {
                 record(recent, Duration::from_nanos(n));
             }
         }
-    }
-
-    pub(super) fn events(&mut self, events: &[Event]) {
-        self.told.take(events);
     }
 
     /// Adds a point to the timeline; returns the bytes moved so far.
@@ -171,8 +182,9 @@ impl Tally {
         self.tier.bytes_stored + self.tier.bytes_loaded + tier.stored_bytes + tier.loaded_bytes
     }
 
-    /// A life ended: adds the numbers of its tier.
-    pub(super) fn add_life(&mut self, life: &Life) {
+    /// A life ended: takes what it has left to tell, and adds up its tier's numbers.
+    pub(super) fn add_life(&mut self, life: &mut Life) {
+        self.take_from(life);
         self.sample(life);
         self.summary.primary.evictions += life.manager.primary().stats().evicted;
         let stats = life.manager.tier_stats();

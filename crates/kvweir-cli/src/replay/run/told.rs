@@ -28,9 +28,9 @@ pub(super) enum Compared {
 /// The blocks of the file tier, as its events tell.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Whose last event is that they came.
+    /// Blocks whose last event says that they came.
     here: BTreeSet<Key>,
-    /// Whose last event is that they went.
+    /// Blocks whose last event says that they went.
     gone: BTreeSet<Key>,
 }
 
@@ -103,7 +103,7 @@ impl Told {
         let unopened = last.unopened_extents();
         if packs && unopened > 0 {
             return Compared::NotChecked(format!(
-                "{unopened} extents could not be opened, and no event tells of their blocks; see the warnings of the tier, \
+                "{unopened} extents could not be opened, and no event tells of their blocks; see the tier's warnings, \
                  `ulimit -n` and `ulimit -v`"
             ));
         }

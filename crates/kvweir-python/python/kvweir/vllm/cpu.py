@@ -221,7 +221,7 @@ def _result(job: _Copy, good: bool, seconds: float) -> TransferResult:
 
 
 def _by_block(tensor: torch.Tensor, page: int) -> torch.Tensor:
-    """The same memory as bytes, one row a block."""
+    """The same memory as bytes, one row per block."""
     rows = tensor if tensor.dtype == torch.int8 else tensor.view(torch.int8)
     if rows.dim() != 2:
         rows = rows.view(-1, page)

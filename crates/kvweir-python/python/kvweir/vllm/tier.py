@@ -70,7 +70,7 @@ class KvweirTier(SecondaryTierManager):
         except KvweirError as e:
             logger.error("kvweir: tier %r cannot open: %s", tier_type, e)
             raise
-        # vLLM calls these thousands of times a step: no Python frame in between
+        # vLLM calls these thousands of times per step: no Python frame in between
         self.lookup = self._tier.lookup  # type: ignore[method-assign]
         self.has_pending_work = self._tier.has_pending_work  # type: ignore[method-assign]
         # jobs under way: how many blocks, and the keys of a load in its order
@@ -250,7 +250,7 @@ class KvweirTier(SecondaryTierManager):
 
 
 class KvweirFsTier(KvweirTier):
-    """``KvweirTier`` with layout ``fs``: one file a block, as vLLM's own file tier lays them out."""
+    """``KvweirTier`` with layout ``fs``: one file per block, as vLLM's own file tier lays them out."""
 
     LAYOUT: ClassVar[str | None] = "fs"
 
@@ -260,7 +260,7 @@ def _request(context: Any) -> Any:
 
 
 def _rows_of_bytes(view: memoryview) -> memoryview:
-    """The same memory, one row a block, items being bytes whatever they were."""
+    """The same memory, one row per block, items being bytes whatever they were."""
     if view.format == "b" or view.ndim != 2 or not view.c_contiguous:
         return view
     rows = view.shape[0]

@@ -6,7 +6,7 @@
         keys = d.prompt(48)            # the keys of a prompt of 48 blocks, in its order
         d.ask(keys)                    # one request to its end: computed and stored
         d.forget()                     # the primary is empty, the tiers keep what they have
-        assert d.ask(keys).hits == 48  # blocks a group that were not computed again
+        assert d.ask(keys).hits == 48  # blocks per group that were not computed again
         many = d.ask_all([d.prompt(32, f"p{i}") for i in range(50)])
         print(d.meters[0].loaded_blocks, d.meters[0].used_blocks, d.steps)
 

@@ -16,7 +16,7 @@ class State(enum.Enum):
 
 @dataclass(eq=False)
 class Request:
-    """Keys by group, in the order of the prompt, and how far it came. Counts are chunks a group."""
+    """Keys by group, in the order of the prompt, and how far it came. Counts are chunks per group."""
 
     name: str
     keys: list[list[Any]]

@@ -120,8 +120,8 @@ fn with(slots: u32, liar: &Liar, gate: Option<PressureSettings>) -> World {
     w
 }
 
-/// A load that a drain left owing was matched by its key alone: after a reset the engine stored the same key, and the late
-/// report made it readable before a byte of it was written.
+/// A load that a drain left owing was matched by its key alone: after a reset the engine stored the same key, and the
+/// late report made it readable before a byte of it was written.
 #[test]
 fn a_load_owed_through_a_reset_says_nothing_of_the_slot_that_has_its_key_now() {
     for (slots, keeps_guards) in [(1, false), (8, false), (8, true)] {

@@ -18,10 +18,10 @@ pub use life::{
 use super::{BlockOutcome, RequestId, Tier};
 use crate::block::Key;
 
-/// What tier a check needs.
+/// The tier that a check needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
-    /// Blocks that fit at least. Checks that need eviction store four times as many and more.
+    /// How many blocks fit at least. Checks that need eviction store at least four times as many.
     pub capacity_blocks: u64,
     /// Bytes of a block.
     pub block_len: usize,
@@ -127,7 +127,7 @@ pub fn unknown_keys_miss(make: Make<'_>) {
     end(c);
 }
 
-/// Once (I4): one report a job, one outcome a block in order, also for empty jobs, a key twice in one job, and
+/// Once (I4): one report per job, one outcome per block in order, also for empty jobs, a key twice in one job, and
 /// keys that are not there. The order shows in loads that mix known and unknown keys.
 pub fn every_job_is_reported_once_with_an_outcome_per_block(make: Make<'_>) {
     let (mut c, r) = (open(make, 32), RequestId(1));
@@ -298,7 +298,7 @@ pub fn stats_are_sane(make: Make<'_>) {
     end(c);
 }
 
-/// Jobs that store one key at one time all succeed, and what is there is whole.
+/// Jobs that store one key at the same time all succeed, and the block is whole.
 pub fn concurrent_stores_of_one_key_are_all_good(make: Make<'_>) {
     let mut c = open(make, 64);
     for round in 0..10 {

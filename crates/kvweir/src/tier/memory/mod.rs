@@ -1,5 +1,5 @@
-//! A bounded tier in memory, for tests and simulation. It honours the whole contract of [`Tier`](super::Tier) and can be told to
-//! misbehave in the ways that a device does: late, held back, or failing loads.
+//! A bounded tier in memory, for tests and simulation. It honours the whole contract of [`Tier`](super::Tier) and can
+//! be told to misbehave as devices do: late, held back, or failing loads.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -43,7 +43,7 @@ impl Residents for View<'_> {
 #[derive(Debug)]
 enum Job {
     Store(StoreJob),
-    /// With the pins it took over: the entry of each block that was there at submission.
+    /// With the pins it took over: the entry of each block that was there when it was submitted.
     Load(LoadJob, Vec<Option<Id>>),
 }
 

@@ -125,8 +125,8 @@ fn a_slot_that_is_bad_takes_no_good_file_with_it() {
     all_load(&root, Layout::Fs);
 }
 
-/// A power loss in a conversion left one file without its trailer: its length was taken for that of all blocks, and every
-/// extent was passed over.
+/// A power loss in a conversion left one file without its trailer: its length was taken for that of all blocks, and
+/// every extent was passed over.
 #[test]
 fn a_torn_file_does_not_hide_how_long_packed_blocks_are() {
     let root = packed(N, BOUND);

@@ -209,6 +209,7 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
         file("vllm_offload_.mmap"),
         file("my_vllm_offload_x.mmap"),
     ];
+    let of_engines = || [&mapped, &open].into_iter().chain(&pieces);
     let map = "f = os.open(F, os.O_RDWR)\nm = mmap.mmap(f, 0)\nos.closerange(3, 64)";
     let children = [
         user(map, &mapped),
@@ -245,13 +246,7 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
     assert_eq!(found.remove("vllm_offload_dead.mmap"), Some(RegionState::Gone));
     assert_eq!(found, expected);
     assert!(dead.iter().all(|p| !p.exists()));
-    assert!(
-        [&mapped, &open]
-            .into_iter()
-            .chain(&pieces)
-            .chain(&others)
-            .all(|p| p.exists())
-    );
+    assert!(of_engines().chain(&others).all(|p| p.exists()));
     for child in [&mut maps, &mut opens, &mut maps_piece] {
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -263,13 +258,13 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
         found.values().all(|r| matches!(r, RegionState::Left(_))),
         "{found:?}"
     );
-    assert!([&mapped, &open].into_iter().chain(&pieces).all(|p| p.exists()));
+    assert!(of_engines().all(|p| p.exists()));
     let found = regions(&root, shm.path(), proc.path(), 0);
     assert!(
         found.len() == 3 && found.values().all(|r| *r == RegionState::Gone),
         "{found:?}"
     );
-    assert!([&mapped, &open].into_iter().chain(&pieces).all(|p| !p.exists()));
+    assert!(of_engines().all(|p| !p.exists()));
     assert!(
         others.iter().all(|p| p.exists()),
         "only the exact names are regions"

@@ -1,6 +1,6 @@
-//! Every I/O step of `convert`, both ways, and of `import` meets every fault, from the beginning and after a run that was
-//! killed half-way. Then the command is run again on a healthy disk, and no block may be lost: each is served with the
-//! bytes that were stored, and the bound held at every step. Power losses at any moment too.
+//! Every I/O step of `convert`, both ways, and of `import` meets every fault, from the beginning and after a run that
+//! was killed half-way. Then the command is run again on a healthy disk, and no block may be lost: each is served
+//! with the bytes that were stored, and the bound held at every step. Power losses at any moment too.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
-//! With 8 file descriptors `verify` once told of 4,206 unreadable blocks, and `convert` budgeted a tree that it could not
-//! list. Where file descriptors or memory run out, at whatever call, a command ends with that error: nothing is judged,
-//! and nothing goes for what was not seen.
+//! With 8 file descriptors `verify` once told of 4,206 unreadable blocks, and `convert` budgeted a tree that it could
+//! not list. Where file descriptors or memory run out, at whatever call, a command ends with that error: nothing is
+//! judged, and nothing goes for what was not seen.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 

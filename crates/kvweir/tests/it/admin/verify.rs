@@ -10,7 +10,7 @@ use std::{
 use kvweir::{
     fs::{
         FsBuilder,
-        admin::{Fault, VerifyOptions},
+        admin::{Fault, Verification, VerifyOptions},
     },
     io::fault::{Fault as Planned, Op, Rule},
     tier::conformance::{key, long_key},
@@ -21,9 +21,13 @@ use crate::support::{
     FILE, LEN, R, Root, all_ok, client, cut, faulty, file_of, files, flip, keys, ns, store,
 };
 
-#[test]
-fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those() {
-    const EACH: u64 = 100;
+const EACH: u64 = 100;
+
+/// What is wrong, and where below the root.
+type Planted = BTreeSet<(Fault, String)>;
+
+/// A root with blocks of two models, one of which is to be harmed; the directories of both.
+fn field() -> (Root, PathBuf, PathBuf) {
     let root = Root::new();
     let mut other = client(FsBuilder::new(root.settings(BOUND), ns("other"), LEN));
     store(&mut other, &keys(3 * EACH..4 * EACH));
@@ -33,27 +37,32 @@ fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those()
     store(&mut c, &keys(0..6 * EACH));
     store(&mut c, &keys(1000..1800));
     all_ok(&c.store(R, &[long_key(1, 200), long_key(2, 3)]));
-    let dir = c.tier.namespace_dir().to_owned();
-    drop(c);
-    assert!(verify(&root).is_clean());
+    let dir = root
+        .path()
+        .canonicalize()
+        .unwrap()
+        .join(c.tier.namespace_dir().file_name().unwrap());
+    (root, dir, other_dir)
+}
 
-    let mut planted = BTreeSet::new();
+/// A hundred faults of each kind in `dir`, a namespace of `root`.
+fn plant_all(root: &Root, dir: &Path, other_dir: &Path) -> Planted {
+    let mut planted = Planted::new();
     let mut plant = |fault: Fault, path: &Path| {
         let path = path.strip_prefix(root.path().canonicalize().unwrap()).unwrap();
         planted.insert((fault, path.display().to_string()));
     };
-    let dir = root.path().canonicalize().unwrap().join(dir.file_name().unwrap());
     let len = LEN as u64;
-    let good = |n: u64| file_of(&dir, &key(1000 + n));
+    let good = |n: u64| file_of(dir, &key(1000 + n));
     for n in 0..EACH {
-        let of = |kind: u64| file_of(&dir, &key(kind * EACH + n));
+        let of = |kind: u64| file_of(dir, &key(kind * EACH + n));
         flip(&of(0), len + [0, 12, 16, 24, 40, 80, 400, 4090][n as usize % 8]);
         plant(Fault::DamagedTrailer, &of(0));
         flip(&of(1), n * 81);
         plant(Fault::DamagedPayload, &of(1));
         fs::copy(good(n), of(2)).unwrap();
         plant(Fault::WrongKey, &of(2));
-        fs::copy(file_of(&other_dir, &key(3 * EACH + n)), of(3)).unwrap();
+        fs::copy(file_of(other_dir, &key(3 * EACH + n)), of(3)).unwrap();
         plant(Fault::WrongNamespace, &of(3));
         cut(&of(4), [1, 4096, len - 1, len + 1, FILE - 1][n as usize % 5]);
         plant(Fault::WrongSize, &of(4));
@@ -66,26 +75,31 @@ fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those()
         fs::create_dir_all(&empty).unwrap();
         plant(Fault::EmptyDirectory, &empty);
     }
+    planted
+}
 
-    let report = verify(&root);
-    let found: BTreeSet<_> = report
+/// Just what was planted is found.
+fn assert_found(report: &Verification, planted: &Planted) {
+    let found: Planted = report
         .findings
         .iter()
         .map(|f| (f.fault, f.path.clone()))
         .collect();
-    assert_eq!(
-        found.difference(&planted).collect::<Vec<_>>(),
-        Vec::<&_>::new(),
-        "not planted"
-    );
-    assert_eq!(
-        planted.difference(&found).collect::<Vec<_>>(),
-        Vec::<&_>::new(),
-        "not found"
-    );
+    let none = Vec::<&(Fault, String)>::new();
+    assert_eq!(found.difference(planted).collect::<Vec<_>>(), none, "not planted");
+    assert_eq!(planted.difference(&found).collect::<Vec<_>>(), none, "not found");
     assert_eq!(found.len(), report.findings.len());
     assert_eq!((report.faults.len(), report.findings.len() as u64), (8, 8 * EACH));
     assert!(report.faults.values().all(|&n| n == EACH), "{:?}", report.faults);
+}
+
+#[test]
+fn every_planted_fault_is_found_and_nothing_else_and_repair_removes_just_those() {
+    let (root, dir, other_dir) = field();
+    assert!(verify(&root).is_clean());
+    let planted = plant_all(&root, &dir, &other_dir);
+    let report = verify(&root);
+    assert_found(&report, &planted);
     assert_eq!(
         (report.good, report.unverified, report.vanished),
         (EACH + 802, 0, 0)

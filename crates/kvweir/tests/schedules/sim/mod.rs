@@ -1,7 +1,7 @@
-//! The simulation: a manager with two tiers on disks in memory, a clock that moves when it is told to, and an engine that
-//! asks, stores, loads, ends requests, speaks of blocks that others write, resets, restarts and is killed, step after step
-//! as a seed says. Reports come late, some after a reset. Disks fail, hang,
-//! are slow, run full and flip bits, except for every second seed: there nothing fails, and everything has to work.
+//! The simulation: a manager with two tiers on disks in memory, a clock that moves when it is told to, and an engine
+//! that asks, stores, loads, ends requests, speaks of blocks that others write, resets, restarts and is killed, step
+//! after step as a seed says. Reports come late, some after a reset. Disks fail, hang, are slow, run full and flip
+//! bits, except for every second seed: there nothing fails, and everything has to work.
 //!
 //! After each step: no byte is above a bound (I1), what is served is what was stored (I2), a slot that is given out is
 //! free (I5); by the watch on each tier, pinned blocks load (I3) and jobs are reported once (I4). When all is quiet and

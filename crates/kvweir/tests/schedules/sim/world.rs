@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -28,7 +27,7 @@ use kvweir::{
 };
 
 use super::watch::{Seen, Watched};
-use crate::support::{self, LEN, ROOT, Rng, key, pause};
+use crate::support::{self, LEN, Rng, key, pause};
 
 /// Keys there are.
 const KEYS: u64 = 60;

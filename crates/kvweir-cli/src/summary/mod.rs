@@ -1,10 +1,14 @@
 //! What a replay tells at its end. Every number is in the unit its name says: bytes, blocks, seconds, microseconds.
 
-pub(crate) mod table;
+mod sections;
+mod timeline;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Serialize;
+
+pub(crate) use self::timeline::{Sample, Timeline};
+use crate::table;
 
 /// Drops and refusals by reason.
 pub(crate) type ByReason = BTreeMap<String, u64>;
@@ -44,7 +48,7 @@ pub(crate) struct Summary {
     pub(crate) events_match_directory: Option<bool>,
     /// The first difference, or why they were not compared.
     pub(crate) events_note: Option<String>,
-    /// What the numbers mean and what to try, where they are not as one wants them.
+    /// What the numbers mean and what to try, where they are not what one hopes for.
     pub(crate) notes: Vec<String>,
     /// Where the report was written.
     pub(crate) report: Option<PathBuf>,
