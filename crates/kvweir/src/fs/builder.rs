@@ -17,7 +17,6 @@ use crate::{
     },
     namespace::Namespace,
     sync::Bell,
-    tier::Tier,
 };
 use std::{sync::Arc, time::Duration};
 

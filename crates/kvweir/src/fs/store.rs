@@ -218,14 +218,13 @@ impl Shared {
     fn settle_written(&self, run: &StoreRun<Self>, written: Vec<Written<'_>>) {
         let mut waiters = Vec::new();
         let mut stored = Vec::with_capacity(written.len());
-        let mut failed = Vec::new();
+        let (mut failed, mut unkept) = (Vec::new(), Vec::new());
         {
             let mut core = lock(&self.core);
             let core = &mut *core;
             for w in written {
-                match w.end {
-                    Ok(placed) => {
-                        let Some(key) = run.keys.get(w.unit) else { continue };
+                match (w.end, run.keys.get(w.unit)) {
+                    (Ok(placed), Some(key)) => {
                         if let Some(bill) = placed.bill {
                             bill.promise.settle(&mut core.account, bill.cost, bill.dirs);
                             core.account.no_help_until = None;
@@ -236,10 +235,16 @@ impl Shared {
                         waiters.extend(core.catalog.admit(w.id, placed.body, key, origin));
                         stored.push((w.unit, BlockOutcome::Stored));
                     }
-                    Err(kind) => failed.push((w.unit, w.id, kind)),
+                    // no job has a unit without a key; its promise may not be dropped here
+                    (Ok(placed), None) => {
+                        failed.push((w.unit, w.id, ErrorKind::Invalid));
+                        unkept.push(placed);
+                    }
+                    (Err(kind), _) => failed.push((w.unit, w.id, kind)),
                 }
             }
         }
+        drop(unkept);
         for w in waiters {
             w(BlockOutcome::Present);
         }

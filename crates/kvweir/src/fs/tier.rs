@@ -3,12 +3,11 @@
 use crate::{
     block::{Fingerprint, Key},
     catalog::{body::Rank, index::BATCH},
-    clock::{Clock, Instant},
+    clock::Instant,
     error::Result,
     events::{Event, Locality, Medium},
     fs::{keeper::Keeping, probe::Probe, settings::Layout, shared::Shared},
     io::{
-        Disk,
         pool::{Class, Pool},
         process::Home,
     },

@@ -88,7 +88,7 @@ fn publish(
         is_encoded: false,
     };
     let file = NewFile {
-        fp: s.fingerprint(key),
+        fp: run.fps.get(unit).copied().ok_or(io::ErrorKind::InvalidInput)?,
         at,
         key: Some(key),
         trailer: true,
