@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) common: u64,
     /// Bytes that stores lacked and had to evict for since the keeper looked.
     pub(crate) pressure: u64,
-    /// There was pressure, and room may be had from what dead members left.
+    /// There was pressure, here or elsewhere, and room may be had from what dead members left.
     pub(crate) starved: bool,
     /// Files of extents that were found and are not open yet.
     pub(crate) unclaimed: Vec<Id>,
