@@ -112,6 +112,8 @@ struct Run {
     shaken: bool,
     /// Ever stored: what was evicted from a slot that nothing was written to since may be found again.
     known: BTreeSet<u64>,
+    /// The power failed: what lay in slots that nobody held may be torn since, and is found again all the same.
+    lost_power: bool,
 }
 
 impl Run {
@@ -130,6 +132,7 @@ impl Run {
             maybe: BTreeSet::new(),
             shaken: false,
             known: BTreeSet::new(),
+            lost_power: false,
         };
         run.open();
         run
@@ -171,6 +174,9 @@ impl Run {
             _ => before | new,
         };
         assert!(after.is_subset(&may), "held what was never stored");
+        if self.lost_power && self.layout == Layout::Pack {
+            self.maybe.extend(after.difference(before));
+        }
         after
     }
 
@@ -272,6 +278,7 @@ impl Run {
         self.c().tier.on_request_finished(R, &[]);
         self.damaged.clear();
         self.maybe.clear();
+        self.lost_power = true;
         self.held = self.look();
     }
 
