@@ -102,15 +102,16 @@ fn a_root_of_the_other_layout_is_compared_as_it_is() {
     }
 }
 
-/// Each sees blocks of the other, which come and go as the other likes.
-/// A limit of file sizes sent a signal that ended the run: nothing was printed, and its temporary directory stayed.
+/// A limit of file sizes sent a signal that ended the run: nothing was printed, and its temporary directory stayed. And
+/// what was evicted once the journal had reached the limit was told of again after the next restart.
 #[test]
 fn a_limit_of_file_sizes_is_a_full_device_and_not_the_end() {
-    for layout in ["fs", "pack"] {
+    let often = format!("--restart-every 5 {STORE_ALL}");
+    for (layout, more) in [("fs", ""), ("pack", ""), ("fs", &often), ("pack", &often)] {
         let dir = tempfile::tempdir().unwrap();
         // of 512 bytes each, or of 1024: blocks have room, extents and the journal have none
         let command = format!(
-            "ulimit -f 128; exec '{}' {SMALL} --layout {layout}",
+            "ulimit -f 128; exec '{}' {SMALL} --layout {layout} {more}",
             env!("CARGO_BIN_EXE_kvweir")
         );
         let out = Command::new("sh")
@@ -120,10 +121,14 @@ fn a_limit_of_file_sizes_is_a_full_device_and_not_the_end() {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        assert_eq!(out.status.code(), Some(0), "{layout}: {out:?}");
+        assert_eq!(out.status.code(), Some(0), "{layout} {more}: {out:?}");
         let json: Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(json["wrong_blocks"], 0, "{layout}");
-        assert_eq!(names(dir.path()), [""; 0], "{layout}: nothing is left behind");
+        assert_eq!(json["wrong_blocks"], 0, "{layout} {more}");
+        assert_eq!(
+            names(dir.path()),
+            [""; 0],
+            "{layout} {more}: nothing is left behind"
+        );
     }
 }
 
@@ -163,6 +168,7 @@ fn extents_that_cannot_be_opened_are_not_compared() {
     );
 }
 
+/// Each sees blocks of the other, which come and go as the other likes.
 #[test]
 fn two_replays_on_one_root_say_that_they_did_not_compare() {
     for layout in LAYOUTS {

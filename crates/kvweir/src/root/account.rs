@@ -20,7 +20,7 @@ pub(crate) struct Account {
     pub(crate) trimming: bool,
     /// Bytes that stores lacked and had to evict for since the keeper looked.
     pub(crate) pressure: u64,
-    /// There was pressure, and room may be had from what dead members left.
+    /// There was pressure, here or elsewhere, and room may be had from what dead members left.
     pub(crate) starved: bool,
     /// Temporaries that could not be removed, with their bytes; tried again when room is needed.
     pub(crate) leftovers: Vec<(PathBuf, u64)>,

@@ -30,6 +30,50 @@ fn reads_its_journal(root: &Root, n: u64, what: &str) {
     assert_settled(&mut c, root);
 }
 
+/// The journal's file had reached the limit of file sizes (EFBIG): removals did not go into it, whatever was evicted for
+/// that, and the next start told of blocks that were gone.
+#[test]
+fn what_does_not_go_into_a_journal_at_the_limit_of_file_sizes_goes_into_the_next_one() {
+    for goes_on in [false, true] {
+        let root = Root::new();
+        let disk = faulty();
+        let mut c = client(root.on(disk.clone(), BOUND));
+        store(&mut c, &keys(0..20));
+        let journal = files(&root.path().join(".kvweir"))
+            .into_iter()
+            .find(|p| p.to_string_lossy().contains("/journal-"))
+            .unwrap();
+        disk.add(Rule::new(Op::Write, Fault::Errno(27)).path(journal.file_name().unwrap()));
+        // one block goes for each that cannot be begun, unless the keeper was faster
+        let mut end = 20;
+        c.store(R, &keys(end..end + 1));
+        c.tier.on_request_finished(R, &[]);
+        if goes_on {
+            until("the next file takes records", || {
+                end += 1;
+                c.store(R, &keys(end..end + 1))[0].is_ok()
+            });
+        }
+        c.tier.on_request_finished(R, &[]);
+        let held = |c: &mut Fs| {
+            (0..=end)
+                .filter(|&n| c.holds(&keys(n..n + 1)[0]))
+                .collect::<Vec<_>>()
+        };
+        let before = held(&mut c);
+        c.tier.shutdown();
+        drop(c);
+        disk.heal();
+        disk.record();
+        let mut c = client(root.on(disk.clone(), BOUND));
+        let own = root.path().join(ns("model").dir());
+        let walked = disk.take_record().contains(&(Op::List, own));
+        assert!(!walked, "the journal was not believed");
+        assert_eq!(held(&mut c), before, "goes on: {goes_on}");
+        assert_settled(&mut c, &root);
+    }
+}
+
 /// A long record ended in ENOSPC, with part of it in the file. The shorter ones that came next lay over its begin, and
 /// its rest was read as damage.
 #[test]

@@ -326,6 +326,25 @@ fn who_comes_beside_one_that_needs_little_takes_over_what_the_dead_left() {
     a.tier.on_request_finished(R, &[]);
 }
 
+/// A living member's share was less than what it held, since the dead had most of the root: it evicted for each newcomer
+/// what nobody had reason to evict.
+#[test]
+fn a_living_member_evicts_nothing_for_a_newcomer_while_the_dead_hold_enough() {
+    let root = Root::new();
+    let bound = 8 << 20;
+    let mut a = join(&root, bound, "model");
+    store(&mut a, &keys(0..150));
+    for n in 0..10 {
+        let mut b = join(&root, bound, &format!("model{n}"));
+        store(&mut b, &keys(1000..1003));
+    }
+    assert!(root.du() <= bound, "{}", root.du());
+    for part in keys(0..150).chunks(50) {
+        all_ok(&a.load(R, part));
+    }
+    a.tier.on_request_finished(R, &[]);
+}
+
 #[test]
 fn directories_that_two_members_share_are_counted_by_nobody_once_they_are_gone() {
     let root = Root::new();

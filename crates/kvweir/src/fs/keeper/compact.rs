@@ -19,12 +19,17 @@ impl Keeper {
         self.shared.compact_tried.store(asked, Ordering::Relaxed);
     }
 
-    fn compact_if_due(&mut self) {
+    pub(super) fn compact_if_due(&mut self) {
         let s = &*self.shared;
         let Some(j) = s.root.journal.get() else { return };
         let (len, older) = j.lengths();
         let base = s.compact_base();
-        if !std::mem::take(&mut self.opening.compact_now) && len < self.compact_at.max(base + older) {
+        // the next one begins short; where it cannot be made that is tried as seldom as otherwise
+        let at_limit = j.is_at_limit() && self.compact_at == 0;
+        if !std::mem::take(&mut self.opening.compact_now)
+            && !at_limit
+            && len < self.compact_at.max(base + older)
+        {
             return;
         }
         let most = j.next_snapshot();

@@ -1,7 +1,6 @@
 //! Settling with the other members of a root who may hold how many bytes (I1).
 
-use std::time::Duration;
-use std::{io, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
 use crate::{
     fs::{core::Core, keeper::state::Keeper},
@@ -55,7 +54,7 @@ impl Keeper {
             if !other_walks && !adopting {
                 p.head.walker = None;
                 let live: Vec<u32> = living.iter().map(|l| l.0).collect();
-                share = settle(p, number, &live, &mut lock(&s.core));
+                share = settle(p, number, &live, &self.unusable, &mut lock(&s.core));
             }
             Ok(())
         })?;
@@ -105,20 +104,30 @@ impl Keeper {
 
 /// Who may hold how much. A member that evicts while it has less than its share (the bound less common bytes and
 /// what the dead left, by the number of live members) wants more; one that has more than its share gives, what it
-/// does not use at once, the rest as it evicts. What nobody wants goes to whoever looks first. Returns what this member
-/// may use when that is written; what it gives it does not use from now on.
-fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
+/// does not use at once, the rest as it evicts; but it evicts nothing while its share would do with what the dead left,
+/// unless their journals are `unusable`: that is taken over first. What nobody wants goes to whoever looks first.
+/// Returns what this member may use when that is written; what it gives it does not use from now on.
+fn settle(
+    p: &mut Page,
+    me: u32,
+    live: &[u32],
+    unusable: &HashSet<(u32, u32)>,
+    core: &mut Core,
+) -> Option<u64> {
     let mine = p.member(me).cloned()?;
     let held = core.account.budget.resident() + core.account.budget.reserved();
     let pressure = std::mem::take(&mut core.account.pressure);
     let alive = |n: u32| n == me || live.contains(&n);
-    let left_by_dead = total(p.used().filter(|&(n, _)| !alive(n)).map(|(_, e)| e.lease));
+    let dead = || p.used().filter(|&(n, _)| !alive(n));
+    let left_by_dead = total(dead().map(|(_, e)| e.lease));
+    let stays = dead().filter(|&(n, e)| unusable.contains(&(n, e.incarnation)));
+    let stays = total(stays.map(|(_, e)| e.lease));
     let members = live.len() as u64 + 1;
-    let fair = p
-        .head
-        .bound
-        .saturating_sub(p.head.common.saturating_add(left_by_dead))
-        / members;
+    let room = p.head.bound.saturating_sub(p.head.common);
+    let share = |less: u64| room.saturating_sub(less) / members;
+    let fair = share(left_by_dead);
+    // what lies here and would be within the share if what the dead left were taken over
+    let kept = held.min(share(stays));
     let others: u64 = p.leased().saturating_sub(mine.lease);
     let most = p.head.bound.saturating_sub(p.head.common.saturating_add(others));
     let poor = p.used().filter(|&(n, e)| n != me && alive(n) && e.lease < fair);
@@ -126,8 +135,12 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     // what this member may use
     let mut use_ = core.account.budget.bound().unwrap_or(0).min(most);
     let free = most.saturating_sub(mine.lease.max(use_));
+    let mut holds_back = false;
     if wants > free && use_ > fair {
-        use_ = fair.max(use_ - (wants - free).min(use_));
+        let lacks = wants - free;
+        let least = fair.max(kept).min(use_);
+        holds_back = least > fair && use_ - least < lacks;
+        use_ = least.max(use_.saturating_sub(lacks));
     } else if wants == 0 || pressure > 0 && mine.lease < fair {
         let takes = if wants == 0 {
             free
@@ -140,7 +153,7 @@ fn settle(p: &mut Page, me: u32, live: &[u32], core: &mut Core) -> Option<u64> {
     core.account.budget.set_bound(Some(use_.min(now)));
     core.account.common = p.head.common;
     core.account.root_bound = Some(p.head.bound);
-    core.account.starved = pressure > 0 && use_ < fair.saturating_add(left_by_dead);
+    core.account.starved = holds_back || pressure > 0 && use_ < fair.saturating_add(left_by_dead);
     let lease = use_.max(held);
     let want = if pressure > 0 && lease < fair {
         pressure.max((fair - lease) / 4)

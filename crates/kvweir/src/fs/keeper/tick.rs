@@ -155,8 +155,19 @@ impl Keeper {
     }
 
     /// Lets the root go, in order.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(mut self) {
         self.tell_uses();
+        if self
+            .shared
+            .journal
+            .get()
+            .is_some_and(journal::Journal::is_at_limit)
+        {
+            // removals may not be in it
+            self.opening.compact_now = true;
+            self.compact_if_due();
+            self.tell_uses();
+        }
         let held = {
             let core = lock(&self.shared.core);
             core.account.budget.resident()

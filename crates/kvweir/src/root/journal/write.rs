@@ -55,6 +55,8 @@ pub(crate) struct Journal {
     spare: AtomicU64,
     /// Its files cannot be believed any more: nothing is written, and the next owner walks.
     lost: AtomicBool,
+    /// The file that is written may not grow any more, whatever room there is (EFBIG): the next one may.
+    at_limit: AtomicBool,
 }
 
 impl Journal {
@@ -112,6 +114,7 @@ impl Journal {
             spare: AtomicU64::new(out.spare(fs_block)),
             out: Mutex::new(out),
             lost: AtomicBool::new(false),
+            at_limit: AtomicBool::new(false),
         })
     }
 
@@ -124,6 +127,11 @@ impl Journal {
     pub(crate) fn lengths(&self) -> (u64, u64) {
         let out = lock(&self.out);
         (out.len, out.older_bytes())
+    }
+
+    /// Whether a record did not go into the file because that has reached the limit of file sizes.
+    pub(crate) fn is_at_limit(&self) -> bool {
+        self.at_limit.load(Ordering::Relaxed)
     }
 
     /// Bytes to hold ready for its files beside those by which it grows: for the next snapshot, and for what the file
@@ -352,6 +360,9 @@ impl Journal {
             accounts.grow(grows);
         }
         let done = out.write();
+        if matches!(&done, Err(e) if e.kind() == io::ErrorKind::FileTooLarge) {
+            self.at_limit.store(true, Ordering::Relaxed);
+        }
         match &done {
             Ok(()) => self.note(out),
             // what was written of it may be there
@@ -411,6 +422,7 @@ impl Journal {
         let left = self.current(&out);
         out.older.push(left);
         out.turn_to(file, header, HEADER_BYTES as u64);
+        self.at_limit.store(false, Ordering::Relaxed);
         self.note(&out);
         let open: Vec<_> = out.open.iter().copied().collect();
         for (fp, shelf, fan) in open {
