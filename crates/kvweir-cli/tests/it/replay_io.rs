@@ -235,7 +235,7 @@ fn a_difference_is_named_and_ends_with_1() {
 
 /// Whether a tier has the root open.
 fn held(root: &Path) -> bool {
-    let holders = kvweir::fs::admin::Admin::new(root).unwrap().holders().unwrap();
+    let holders = kvweir::admin::Admin::new(root).unwrap().holders().unwrap();
     holders.iter().any(|h| h.live == Some(true))
 }
 

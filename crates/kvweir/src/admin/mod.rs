@@ -21,7 +21,7 @@
 //! only where they are old, provably wrong (I2), or of a namespace the caller named the age of.
 //!
 //! ```
-//! use kvweir::fs::admin::{Admin, VerifyOptions};
+//! use kvweir::admin::{Admin, VerifyOptions};
 //! # fn main() -> kvweir::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let root = dir.path();

@@ -21,16 +21,19 @@
 //! |---|---|
 //! | `mod.rs` | [`Pacer`]: what is told to it and asked of it |
 //! | `plan.rs` | what a request is promised, and the room there is for it |
+//! | `question.rs` | [`PacedKey`], [`Answer`]: what is asked and answered |
 //! | `outlook.rs` | [`Outlook`]: what a request could promote |
 //! | `share.rs` | where one request stands |
 //! | `recent.rs` | blocks that entered the primary recently |
-//! | `settings.rs` | [`PacingSettings`] |
+//! | `settings.rs`, `stats.rs` | [`PacingSettings`], [`PacingStats`] |
 
 mod outlook;
 mod plan;
+mod question;
 mod recent;
 mod settings;
 mod share;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +43,9 @@ use foldhash::fast::FixedState;
 
 pub use self::{
     outlook::{OrderedKey, Outlook},
+    question::{Answer, PacedKey},
     settings::PacingSettings,
+    stats::PacingStats,
 };
 use self::{
     recent::Recent,
@@ -50,58 +55,6 @@ use crate::{
     clock::{Clock, Instant},
     request::RequestId,
 };
-
-/// A key as pacing knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PacedKey {
-    /// A hash of the whole key.
-    pub id: u64,
-    /// Its KV-cache group.
-    pub group: u32,
-}
-
-impl PacedKey {
-    /// The key with these bytes: a hash of a prefix, then four bytes of group, big-endian.
-    pub fn new(key: &[u8]) -> Self {
-        use std::hash::BuildHasher as _;
-        let group = key
-            .last_chunk::<4>()
-            .filter(|_| key.len() > 4)
-            .map_or(0, |g| g.iter().fold(0, |n, &byte| n << 8 | u32::from(byte)));
-        Self {
-            id: FixedState::with_seed(0x6b76).hash_one(key),
-            group,
-        }
-    }
-}
-
-/// What a request is to be told of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// It may be promoted.
-    Hit,
-    /// Not now: ask again in the next step.
-    Retry,
-    /// It will not be promoted for this request.
-    Miss,
-}
-
-/// Numbers since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PacingStats {
-    /// Requests whose hit was cut because it did not fit.
-    pub cut_requests: u64,
-    /// Blocks that the tier held and that were not promoted because of that.
-    pub cut_blocks: u64,
-    /// Requests that were held back for others.
-    pub held_back_requests: u64,
-    /// Blocks promised again because the primary had evicted them before they were read.
-    pub repeated_blocks: u64,
-    /// Blocks for which the primary had no slot when they were to be promoted.
-    pub refused_blocks: u64,
-    /// Slots of the primary promised to waiting requests now.
-    pub promised_slots: u64,
-}
 
 /// Decides which blocks may be promoted for which waiting request.
 #[derive(Debug)]

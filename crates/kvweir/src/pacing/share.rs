@@ -5,7 +5,10 @@ use std::{collections::HashSet, time::Duration};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::{Answer, Outlook, PacedKey, outlook::Cut};
+use super::{
+    outlook::{Cut, Outlook},
+    question::{Answer, PacedKey},
+};
 use crate::clock::Instant;
 
 /// One waiting request.

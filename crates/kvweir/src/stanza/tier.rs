@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
+    look::{Fields, Look, MODULE, inside, text},
     nearest,
     read::{TierKind, read_backpressure, read_tier},
-    transfer::{Fields, Look, MODULE, inside, text},
     value::{Given, Parsed, Value, get},
 };
 use crate::pressure::Locality;

@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `record.rs` | the format |
+//! | `files.rs`, `record.rs` | names of the files; the format |
 //! | `write.rs`, `out.rs` | [`Journal`]: appends, changes generation; the file that is written |
 //! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
 //! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
@@ -18,6 +18,7 @@
 //! outlives a process, and after a restart of the machine the tree is walked.
 
 mod blocks;
+mod files;
 mod follow;
 mod mark;
 mod merge;
@@ -32,39 +33,13 @@ mod unusable;
 mod window;
 pub(crate) mod write;
 
-use std::path::{Path, PathBuf};
-
-use crate::root::names::STATE_DIR;
-
 pub(crate) use self::{older::Resume, out::CREDIT_BLOCKS, write::Journal};
 pub(crate) use self::{read::files_of, unusable::Unusable};
 pub(crate) use blocks::Owned;
+pub(crate) use files::{parse_name, path};
 pub(crate) use follow::{Follower, Step};
 pub(crate) use mark::{MARK_BYTES, Mark};
 pub(crate) use merge::merge;
 pub(crate) use record::{DirCosts, Facts, units};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use snapshot::Snapshot;
-
-/// `journal-<member>-<generation>` or `snapshot-...`.
-pub(crate) fn file_name(snapshot: bool, member: u32, generation: u32) -> String {
-    let what = if snapshot { "snapshot" } else { "journal" };
-    format!("{what}-{member:02}-{generation:08}")
-}
-
-/// Reads such a name: whether a snapshot, member, generation.
-pub(crate) fn parse_name(name: &str) -> Option<(bool, u32, u32)> {
-    let (what, rest) = name.split_once('-')?;
-    let snapshot = match what {
-        "snapshot" => true,
-        "journal" => false,
-        _ => return None,
-    };
-    let (member, generation) = rest.split_once('-')?;
-    let (member, generation) = (member.parse().ok()?, generation.parse().ok()?);
-    (file_name(snapshot, member, generation) == name).then_some((snapshot, member, generation))
-}
-
-pub(crate) fn path(root: &Path, snapshot: bool, member: u32, generation: u32) -> PathBuf {
-    root.join(STATE_DIR).join(file_name(snapshot, member, generation))
-}
