@@ -7,9 +7,10 @@ use std::{collections::HashMap, io, path::Path};
 use foldhash::fast::FixedState;
 
 use super::{
+    header::{HEADER_BYTES, Header},
     path,
     read::files_of,
-    record::{At, FRAME_BYTES, Frame, HEADER_BYTES, Header, Record, decode},
+    record::{At, FRAME_BYTES, Frame, Record, decode},
 };
 use crate::{
     block::Fingerprint,

@@ -5,10 +5,11 @@ use std::{collections::HashSet, io, path::Path};
 use super::{
     read::load,
     record::{FRAME_BYTES, Facts},
+    rotate::Rotation,
     snapshot::Snapshot,
     state::State,
     unusable::Unusable,
-    write::{Rotation, SNAPSHOT_BASE},
+    write::SNAPSHOT_BASE,
 };
 use crate::{
     block::Key,

@@ -2,8 +2,9 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `files.rs`, `record.rs` | names of the files; the format |
-//! | `write.rs`, `out.rs` | [`Journal`]: appends, changes generation; the file that is written |
+//! | `files.rs`, `header.rs`, `record.rs`, `fields.rs` | names of the files; the format |
+//! | `write.rs`, `out.rs` | [`Journal`]: appends; the file that is written |
+//! | `rotate.rs` | its next generation, and its end |
 //! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
 //! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
 //! | `replay.rs` | [`replay()`]: what a dead member owned |
@@ -11,15 +12,17 @@
 //! | `merge.rs` | [`merge()`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
 //!
-//! Two files a generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
+//! Two files per generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
 //! what happened since. A `begin` precedes the making of directories and the publishing of a file, a `stored` follows;
 //! an `evict` precedes a removal, a `gone` follows. Whatever was begun and not ended when the process died is in
 //! doubt: its leaf directory is looked at again, all else is known to the byte. Nothing is synced: the page cache
 //! outlives a process, and after a restart of the machine the tree is walked.
 
 mod blocks;
+mod fields;
 mod files;
 mod follow;
+pub(crate) mod header;
 mod mark;
 mod merge;
 mod older;
@@ -27,6 +30,7 @@ mod out;
 mod read;
 pub(crate) mod record;
 mod replay;
+mod rotate;
 mod snapshot;
 mod state;
 mod unusable;
@@ -36,10 +40,11 @@ pub(crate) mod write;
 pub(crate) use self::{older::Resume, out::CREDIT_BLOCKS, write::Journal};
 pub(crate) use self::{read::files_of, unusable::Unusable};
 pub(crate) use blocks::Owned;
+pub(crate) use fields::{Reader, units};
 pub(crate) use files::{parse_name, path};
 pub(crate) use follow::{Follower, Step};
 pub(crate) use mark::{MARK_BYTES, Mark};
 pub(crate) use merge::merge;
-pub(crate) use record::{DirCosts, Facts, units};
+pub(crate) use record::{DirCosts, Facts};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use snapshot::Snapshot;

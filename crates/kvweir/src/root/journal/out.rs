@@ -8,8 +8,9 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
+    header::Header,
     mark::Mark,
-    record::{DirCosts, FRAME_BYTES, Header, Record},
+    record::{DirCosts, FRAME_BYTES, Record},
 };
 use crate::{
     block::Fingerprint,
@@ -205,7 +206,10 @@ pub(crate) const CREDIT_BLOCKS: u64 = 4;
 mod tests {
     use std::path::Path;
 
-    use super::super::record::{At, Frame, HEADER_BYTES, decode};
+    use super::super::{
+        header::HEADER_BYTES,
+        record::{At, Frame, decode},
+    };
     use super::*;
     use crate::io::Stat;
     use crate::{

@@ -3,9 +3,9 @@
 use std::{io, path::Path};
 
 use super::{
+    header::{HEADER_BYTES, Header},
     older::Older,
     parse_name, path,
-    record::{HEADER_BYTES, Header},
     state::State,
 };
 use crate::{

@@ -6,7 +6,8 @@ use foldhash::fast::FixedState;
 
 use super::{
     blocks::{Blocks, Owned},
-    record::{At, Frame, HEADER_BYTES, Header, Record, decode},
+    header::{HEADER_BYTES, Header},
+    record::{At, Frame, Record, decode},
     unusable::Unusable,
     window::Window,
 };

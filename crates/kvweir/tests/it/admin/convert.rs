@@ -11,10 +11,8 @@ use std::{
 
 use kvweir::{
     ErrorKind,
-    fs::{
-        FsBuilder, Layout,
-        admin::{Admin, ConvertOptions, Converted, VerifyOptions},
-    },
+    admin::{Admin, ConvertOptions, Converted, VerifyOptions},
+    fs::{FsBuilder, Layout},
     sync::Bell,
     tier::{
         Tier,
