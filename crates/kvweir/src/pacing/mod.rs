@@ -49,7 +49,7 @@ pub use self::{
 };
 use self::{
     recent::Recent,
-    share::{Share, State, Taken},
+    share::{Share, Standing, Taken},
 };
 use crate::{
     clock::{Clock, Instant},
@@ -117,11 +117,13 @@ impl Pacer {
         let share = self.shares.get_mut(&req)?;
         let step = self.step;
         match &mut share.state {
-            State::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
-            State::Waiting(w) if share.step == step => Some(w.again(key)),
+            Standing::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
+            Standing::Waiting(w) if share.step == step => Some(w.again(key)),
             // its blocks have moved into or out of the primary meanwhile: the first in the queue is planned anew
-            State::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => None,
-            State::Waiting(w) => {
+            Standing::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => {
+                None
+            }
+            Standing::Waiting(w) => {
                 let (outlook, from) = w.outlook.take()?;
                 let now = self.clock.now();
                 let waited = share.ask(step, now);
@@ -145,7 +147,7 @@ impl Pacer {
         outlook: impl FnOnce() -> Option<Outlook>,
     ) -> Answer {
         if let Some(Share {
-            state: State::Admitted(_),
+            state: Standing::Admitted(_),
             ..
         }) = self.shares.get(&req)
         {
@@ -185,7 +187,7 @@ impl Pacer {
     pub fn submitted(&mut self, req: RequestId, ids: impl ExactSizeIterator<Item = u64> + Clone) {
         ids.clone().for_each(|id| self.recent.entered(id));
         let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.get_mut(&req)
         else {
@@ -211,7 +213,7 @@ impl Pacer {
     /// The request was scheduled, or is over.
     pub fn release(&mut self, req: RequestId) {
         if let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.remove(&req)
         {
@@ -252,7 +254,7 @@ impl Pacer {
         matches!(
             self.shares.get(&req),
             Some(Share {
-                state: State::Admitted(_),
+                state: Standing::Admitted(_),
                 ..
             })
         )
@@ -262,7 +264,7 @@ impl Pacer {
     pub fn wants_order(&self, req: RequestId) -> bool {
         matches!(
             self.shares.get(&req),
-            Some(Share { state: State::Waiting(w), .. }) if w.outlook.is_none()
+            Some(Share { state: Standing::Waiting(w), .. }) if w.outlook.is_none()
         )
     }
 
@@ -288,7 +290,7 @@ impl Pacer {
                 step,
                 asked_at: now,
                 waited: Duration::ZERO,
-                state: State::Admitted(taken),
+                state: Standing::Admitted(taken),
             },
         );
     }
@@ -297,7 +299,7 @@ impl Pacer {
         // a request that only waits for the order of its keys holds up no other
         self.queue_stands |= outlook.is_some();
         if let Some(Share {
-            state: State::Waiting(w),
+            state: Standing::Waiting(w),
             ..
         }) = self.shares.get_mut(&req)
         {
@@ -325,7 +327,7 @@ impl Pacer {
     fn take(&mut self, req: RequestId, key: PacedKey) -> Answer {
         let spare = self.spare();
         let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.get_mut(&req)
         else {

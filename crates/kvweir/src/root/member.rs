@@ -228,7 +228,7 @@ fn dead_of_seed(page: &Page, seed: u64, live: &[u32]) -> Option<u32> {
         .map(|(n, _)| n)
 }
 
-/// Takes the number of a dead member, or where there is none a free one, and its lock.
+/// Takes the number of the dead member, or a free one if there is none, and its lock.
 fn take_number(
     j: &Joiner<'_>,
     ledger: &Ledger,

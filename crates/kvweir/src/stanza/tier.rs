@@ -148,8 +148,9 @@ impl Look {
         };
         if first.bound == bound {
             self.found.notes.push(format!(
-                "{at}: root_dir = {root:?} is also that of {}: that works, both are members of one root, but every block is \
-                 offered to both, and packed blocks are stored twice; keep one of the two, or give each its own directory",
+                "{at}: root_dir = {root:?} is also that of {}: that works, both are members of one root, but every \
+                 block is offered to both, and packed blocks are stored twice; keep one of the two, or give each its \
+                 own directory",
                 first.at
             ));
             return;

@@ -256,7 +256,8 @@ impl Killing {
             root,
             bound,
             range: if evicts { fits * 3 } else { fits / 3 },
-            // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own start
+            // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own
+            // start
             recent: if evicts { fits / 2 } else { u64::MAX },
             seed,
             rng: Rng(seed),

@@ -1,5 +1,5 @@
-//! New extents. One has its whole length at once and takes bytes as its slots are written, so that no more room is needed
-//! than for the blocks between two syncs.
+//! New extents. One has its whole length at once and takes bytes as its slots are written, so that no more room is
+//! needed than for the blocks between two syncs.
 
 use std::{
     io,

@@ -164,7 +164,7 @@ impl Work<'_> {
         }
     }
 
-    /// Allocates what slots without a block have not got, where there is room: later stores shall not run out of it.
+    /// Preallocates slots without a block, where there is room, so that later stores do not run out of it.
     fn fill_up(&mut self, p: &Packing<'_>) -> io::Result<()> {
         for e in &p.place.open {
             let before = e.allocated();

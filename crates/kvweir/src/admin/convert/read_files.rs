@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// What a file turned out to be.
-enum Found {
+enum FileRead {
     Block(Box<Block>),
     Gone,
     Damaged,
@@ -36,10 +36,10 @@ impl Work<'_> {
             let dir = leaf_dir(&t.dir, f.fan, f.leaf);
             let path = dir.join(&*f.name);
             match self.read_file(t, f, path.clone(), dir, slot_bytes) {
-                Err(e) if classify(&e) == IoClass::Gone => Found::Gone,
+                Err(e) if classify(&e) == IoClass::Gone => FileRead::Gone,
                 Err(e) => {
                     self.failed(&path, e);
-                    Found::Gone
+                    FileRead::Gone
                 }
                 Ok(found) => found,
             }
@@ -48,10 +48,10 @@ impl Work<'_> {
         let report = &mut p.t.report;
         for f in found {
             match f {
-                Found::Block(b) => out.push(*b),
-                Found::Gone => {}
-                Found::Damaged => report.damaged += 1,
-                Found::Other => report.kept += 1,
+                FileRead::Block(b) => out.push(*b),
+                FileRead::Gone => {}
+                FileRead::Damaged => report.damaged += 1,
+                FileRead::Other => report.kept += 1,
             }
         }
         out
@@ -64,18 +64,18 @@ impl Work<'_> {
         path: PathBuf,
         dir: PathBuf,
         slot_bytes: usize,
-    ) -> io::Result<Found> {
+    ) -> io::Result<FileRead> {
         let file = self.admin.disk.open(&path, OpenMode::Read, false)?;
         let stat = file.stat()?;
         let len = usize::try_from(t.len).map_err(io::Error::other)?;
         let whole = t.len + TRAILER_BYTES as u64;
         if stat.len != t.len && stat.len != whole {
-            return Ok(Found::Other);
+            return Ok(FileRead::Other);
         }
         let (mut bytes, mut page) = (memory(slot_bytes)?, [0; TRAILER_BYTES]);
         let block = bytes.get_mut(..len).unwrap_or_default();
         if read_full(&*file, block, &mut page)? as u64 != stat.len {
-            return Ok(Found::Other);
+            return Ok(FileRead::Other);
         }
         self.bytes.fetch_add(stat.len, Ordering::Relaxed);
         let sum = block_sum(block);
@@ -89,14 +89,14 @@ impl Work<'_> {
                     && at.file_name() == *f.name
             });
             let Some(r) = right else {
-                return Ok(Found::Damaged);
+                return Ok(FileRead::Damaged);
             };
             (r.key, r.written_at, true)
         } else {
             let Parsed::Block(Some(key)) = parse_file(&f.name, f.fan, f.leaf) else {
-                return Ok(Found::Other);
+                return Ok(FileRead::Other);
             };
-            // without a checksum of its own, only a second look tells what the file holds
+            // without a checksum of its own, only a second read tells what the file holds
             let mut again = memory(len)?;
             if read_full(&*file, &mut again, &mut [])? != len || block_sum(&again) != sum {
                 return Err(io::Error::other(
@@ -107,9 +107,9 @@ impl Work<'_> {
             (key, seconds, false)
         };
         if key.as_bytes().len() > MAX_PACKED_KEY {
-            return Ok(Found::Other);
+            return Ok(FileRead::Other);
         }
-        Ok(Found::Block(Box::new(Block {
+        Ok(FileRead::Block(Box::new(Block {
             path,
             dir,
             allocated: stat.allocated,

@@ -53,8 +53,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Sorts blocks by whether a slot holds them too, which is read: those in both places, their extents, and those to be
-    /// written. A record whose slot does not hold its block goes, and the file takes its place.
+    /// Sorts blocks by whether a slot holds them too, which is read: those in both places, their extents, and those to
+    /// be written. A record whose slot does not hold its block goes, and the file takes its place.
     fn already_packed(
         &self,
         p: &mut Packing<'_>,

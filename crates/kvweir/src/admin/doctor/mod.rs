@@ -35,7 +35,7 @@ impl Admin {
     }
 
     fn look_around(&self) -> Result<Diagnosis> {
-        // checks that try something would take the want of descriptors for its failure
+        // a check that tries something would take a lack of descriptors for its own failure
         let spare: std::io::Result<Vec<_>> = (0..SPARE).map(|_| File::open("/dev/null")).collect();
         if let Err(e) = spare {
             self.notes.note(Path::new("/dev/null"), &e);

@@ -215,7 +215,7 @@ impl Importer<'_> {
                     "what was written reads back otherwise: the old file stays",
                 ));
             }
-            // without a checksum of its own, only a second look tells what the old file holds
+            // without a checksum of its own, only a second read tells what the old file holds
             let source = file.dir.join(file.name);
             let bare = file.stat.len == target.len;
             if bare && sum_of(&*self.from.disk, &source, direct)? != (target.len, sum) {

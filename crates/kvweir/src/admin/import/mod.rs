@@ -4,7 +4,8 @@
 //! temporary that the next start or `gc` sweeps. Blocks that have trailers are passed over, so it can be run again.
 //!
 //! A sum proves what lay there when it was made: bytes that were wrong before stay wrong. So only files of exactly a
-//! block's length are taken, read twice, and only in namespaces whose identity is known and yields the directory's name.
+//! block's length are taken, read twice, and only in namespaces whose identity is known and yields the directory's
+//! name.
 
 mod choose;
 mod imported;

@@ -19,7 +19,7 @@ pub trait Engine: Debug + Send {
     }
 
     /// As [`read`](Self::read), and tells `ended` of each run that it ended, at once, while others are still under way
-    /// where it can: so what has come can be worked on in the meantime. Told with all runs and the number of the one.
+    /// where it can: so what has come can be worked on in the meantime. It gets all runs and the index of the one.
     fn read_each(&mut self, batch: &mut [ReadRun<'_>], ended: &mut Ended<'_>);
 
     /// Whether it has several runs of a batch under way at once, so that it pays to cut a large read into some.
@@ -27,10 +27,11 @@ pub trait Engine: Debug + Send {
         false
     }
 
-    /// Writes; returns when every run of `batch` has ended, and not before. Runs that have ended already are left alone.
+    /// Writes; returns when every run of `batch` has ended, and not before. Runs that have ended already are left
+    /// alone.
     fn write(&mut self, batch: &mut [WriteRun<'_>]);
 
-    /// Tells the system of memory that will be used again and again, so that it need not be looked up each time. All
+    /// Registers memory that will be reused with the system, so that it need not be looked up each time. All
     /// of it is then resident and pinned for the life of the engine, which holds a clone of the region. `false` where
     /// that is not to be had: transfers work all the same.
     fn register(&mut self, region: &Region) -> bool {

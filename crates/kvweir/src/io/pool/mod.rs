@@ -1,7 +1,7 @@
 //! Named worker threads over two bounded queues: loads strictly before stores, and never all workers in stores, so that
-//! a load finds a free worker while stores saturate the device; while loads run, only a few workers store. A job is many
-//! units; workers claim runs of them, so one large job fills an idle pool. Work that has not begun can be cancelled; work
-//! that has begun is never abandoned (I4, I5).
+//! a load finds a free worker while stores saturate the device; while loads run, only a few workers store. A job is
+//! many units; workers claim runs of them, so one large job fills an idle pool. Work that has not begun can be
+//! cancelled; work that has begun is never abandoned (I4, I5).
 
 mod queues;
 mod size;

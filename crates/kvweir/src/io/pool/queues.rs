@@ -37,7 +37,7 @@ pub(super) struct Queues {
 }
 
 /// Units that one worker took.
-pub(super) struct Claim {
+pub(super) struct TakenUnits {
     pub(super) class: Class,
     pub(super) work: Arc<dyn Work>,
     pub(super) range: Range<usize>,
@@ -77,7 +77,7 @@ impl Queues {
     }
 
     /// The next run of units a worker should take.
-    pub(super) fn claim(&mut self, store_threads: usize) -> Option<Claim> {
+    pub(super) fn claim(&mut self, store_threads: usize) -> Option<TakenUnits> {
         let class = self.next_class(store_threads)?;
         let idle = match class {
             Class::Load => self.waiting,
@@ -103,7 +103,7 @@ impl Queues {
         if job.next >= job.units {
             queue.pop_front();
         }
-        Some(Claim {
+        Some(TakenUnits {
             class,
             work,
             range,

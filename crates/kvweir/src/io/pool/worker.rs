@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    queues::{Claim, Queues},
+    queues::{Queues, TakenUnits},
     size::PoolSize,
     work::{Class, Work, Worker},
 };
@@ -42,7 +42,7 @@ pub(super) fn work_loop(shared: &Shared, mut own: Worker) {
     let mut q = lock(&shared.queues);
     loop {
         if let Some(claim) = q.claim(shared.size.store_threads) {
-            let Claim {
+            let TakenUnits {
                 class,
                 work,
                 range,

@@ -90,7 +90,7 @@ impl Dirs {
         out
     }
 
-    /// Directories that are there though no counted block needs them: namespace, leaf kind, place, level (0 namespace,
+    /// Directories on disk that no counted block needs: namespace, leaf kind, place, level (0 namespace,
     /// 1 first, 2 leaf), cost in units of 512 bytes.
     pub(crate) fn empty_ones(&self) -> Vec<(Shelf, u16, Fan, u32)> {
         let mut out = Vec::new();

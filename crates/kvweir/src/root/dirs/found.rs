@@ -43,7 +43,8 @@ impl Dirs {
         self.each_leaf(ns, high, kind, row, |leaf, files| leaf.files += files);
     }
 
-    /// Counts leaf directories that a dead member counted, unless they are counted here already; returns the bytes added.
+    /// Counts leaf directories that a dead member counted, unless they are counted here already; returns the bytes
+    /// added.
     pub(crate) fn also_leaves(&self, ns: u16, high: u32, kind: Leaf, costs: &Row) -> u64 {
         let mut added = 0;
         self.each_leaf(ns, high, kind, costs, |leaf, cost| {

@@ -45,7 +45,7 @@ impl High {
     pub(super) fn leaf(&mut self, fan: Fan, leaf: Leaf) -> &mut LeafDir {
         let at = self.position(fan, leaf).unwrap_or_else(|at| {
             if self.leaves.len() == self.leaves.capacity() {
-                // an eighth more: memory a block counts
+                // an eighth more: memory per block matters
                 self.leaves.reserve_exact(1 + self.leaves.len() / 8);
             }
             let kind = self.kind(leaf);

@@ -31,7 +31,7 @@ use crate::{
 
 /// Locks that share the first-level directories.
 const STRIPES: u32 = 64;
-/// Entries a directory can surely hold in its first block; beyond, its size is read after each new file.
+/// Entries that a directory surely holds in its first block; beyond, its size is read after each new file.
 const SMALL_DIR: u32 = 8;
 /// Directories that a leaf needs below its namespace's.
 const LEVELS_PER_LEAF: usize = 2;
@@ -48,7 +48,7 @@ pub(crate) struct Dirs {
     /// First-level directories in which something without files of ours could not be removed: another member's lie in
     /// it, or foreign ones. Taken inside a stripe.
     emptied: Mutex<BTreeSet<(u16, u32)>>,
-    /// What went behind our back, until somebody looks.
+    /// What others removed, until somebody looks.
     lost: Mutex<Lost>,
 }
 

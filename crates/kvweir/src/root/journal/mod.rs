@@ -6,7 +6,7 @@
 //! | `write.rs`, `out.rs` | [`Journal`]: appends; the file that is written |
 //! | `rotate.rs` | its next generation, and its end |
 //! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
-//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
+//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and their frames folded into what it owns |
 //! | `replay.rs` | [`replay()`]: what a dead member owned |
 //! | `mark.rs` | [`Mark`]: what the ledger knows of it |
 //! | `merge.rs` | [`merge()`]: the next snapshot |

@@ -48,7 +48,7 @@ pub(crate) struct Journal {
     pub(super) out: Mutex<Out>,
     /// Bytes of all files that count.
     total: AtomicU64,
-    /// Bytes that the file system may come to take for them beyond what is counted.
+    /// Bytes that the file system may yet take for them beyond what is counted.
     spare: AtomicU64,
     /// Its files cannot be believed any more: nothing is written, and the next owner walks.
     pub(super) lost: AtomicBool,
@@ -124,12 +124,12 @@ impl Journal {
     }
 
     /// Bytes to hold ready for its files beside those by which it grows: for the next snapshot, and for what the file
-    /// system may come to take.
+    /// system may yet take.
     pub(crate) fn claims(&self) -> u64 {
         most_allocated(self.next_snapshot(), self.fs_block) + self.spare()
     }
 
-    /// Bytes that the file system may come to take for its files beyond what is counted.
+    /// Bytes that the file system may yet take for its files beyond what is counted.
     pub(crate) fn spare(&self) -> u64 {
         self.spare.load(Ordering::Relaxed)
     }
@@ -336,7 +336,7 @@ impl Journal {
             return Ok(());
         }
         if out.torn {
-            // what was put together before it was known what lies behind goes with the next try
+            // what was buffered before the tear was known goes with the next try
             if let Err(e) = out.mend().and_then(|()| out.covers()) {
                 out.take_back();
                 return Err(e);

@@ -1,11 +1,11 @@
 //! The ledger of a bounded root: who owns how many of its bytes. `page.rs` has its format; here is the file, which is
 //! changed under its lock.
 //!
-//! Common bytes and leases never add up to more than the bound, but after a bound was lowered, until that is trimmed.
-//! A live member holds the lock of `member-<n>.lock`, which ends with its process, or with the last child that was
-//! forked from it: a member whose process has ended is dead whoever has its lock. What a dead one leased stays taken
-//! until another has read its journal (I1, I6). The file is changed under its own lock, one record per write, and
-//! never by the scheduler. A member's journal is told as it is written, so one that is shorter, older or another's is not
+//! Common bytes and leases never add up to more than the bound, except after it was lowered, until the trim is done. A
+//! live member holds the lock of `member-<n>.lock`, which ends with its process, or with the last child that was forked
+//! from it: a member whose process has ended is dead whoever has its lock. What a dead one leased stays taken until
+//! another has read its journal (I1, I6). The file is changed under its own lock, one record per write, and never by
+//! the scheduler. A member's journal is told as it is written, so one that is shorter, older or another's is not
 //! believed, and the tree is walked.
 
 mod page;
@@ -50,8 +50,8 @@ pub(crate) enum Found {
 /// A ledger that a later version wrote: not to be changed, nor its root, by this one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{} is a ledger of version {version}, which a later version of kvweir wrote, and this one knows up to {VERSION}: use \
-     that version; or, when it has ended for good, remove the directory .kvweir, and the next start walks the root",
+    "{} is a ledger of version {version}, which a later version of kvweir wrote, and this one knows up to {VERSION}: \
+     use that version; or, when it has ended for good, remove the directory .kvweir, and the next start walks the root",
     path.display()
 )]
 pub(crate) struct NewerLedger {
@@ -107,8 +107,8 @@ impl Ledger {
         self.dir().join(LEDGER_FILE)
     }
 
-    /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`; an error
-    /// where a later version wrote it.
+    /// Takes the file's lock for as long as the handle lives. `None` when it could not be had within `patience`; an
+    /// error where a later version wrote it.
     pub(crate) fn hold(&self, patience: Duration) -> io::Result<Option<Box<dyn DiskFile>>> {
         Ok(self.hold_and_read(patience)?.map(|(file, _)| file))
     }
@@ -157,19 +157,19 @@ impl Ledger {
         Ok(Some(answer))
     }
 
-    /// Whether member `n` lives, of whom this is written. To be called under the ledger's lock.
+    /// Whether member `n`, which has this entry, lives. To be called under the ledger's lock.
     pub(crate) fn is_live(&self, n: u32, entry: Option<&Entry>) -> io::Result<bool> {
         Ok(self.try_lock(n)?.is_none() && !entry.is_some_and(Entry::has_ended))
     }
 
-    /// Takes the lock of member `n`, of whom this is written: `None` while it lives. To be called under the ledger's
+    /// Takes the lock of member `n`, which has this entry; `None` while it lives. To be called under the ledger's
     /// lock.
     pub(crate) fn take_member(&self, n: u32, entry: Option<&Entry>) -> io::Result<Option<Box<dyn DiskFile>>> {
         let free = self.try_lock(n)?;
         if free.is_some() || !entry.is_some_and(Entry::has_ended) {
             return Ok(free);
         }
-        // a child that it forked has the file and its lock: from now on that is no member's
+        // a child that it forked holds the file and its lock: from now on that file is no member's
         match self.disk.remove_file(&self.dir().join(lock_name(n))) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => self.try_lock(n),
@@ -198,7 +198,7 @@ pub(crate) fn lock_member(name: &str) -> Option<u32> {
     (n < MEMBERS && lock_name(n) == name).then_some(n)
 }
 
-/// Takes a lock, looking again and again for so long. Returns whether it is ours.
+/// Takes a lock, trying for so long. Returns whether it is ours.
 pub(crate) fn lock_within(file: &dyn DiskFile, patience: Duration) -> io::Result<bool> {
     let pause = Bell::default();
     let mut tries = patience.as_micros() / LOOK_AGAIN.as_micros();
@@ -230,7 +230,7 @@ fn read_bytes(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 /// Writes the records that differ, those whose lease grows first: where a lease passes from one to another, a crash
 /// between the two counts its bytes twice, never not at all.
 fn write(file: &dyn DiskFile, old: Option<&Page>, new: &Page) -> io::Result<()> {
-    // a record of which part was written is none, and the ledger none with it: once more, whatever it was
+    // a record half written makes the ledger unreadable: try once more, whatever the error was
     let put =
         |bytes: &[u8], at: u64| write_all_at(file, bytes, at).or_else(|_| write_all_at(file, bytes, at));
     let Some(old) = old else {

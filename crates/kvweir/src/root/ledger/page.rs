@@ -253,8 +253,8 @@ impl Page {
     }
 }
 
-/// The version of a ledger whose header a later version wrote whole. All versions begin with magic and version, and sum the
-/// header's record in the same way.
+/// The version of a ledger whose header a later version wrote whole. All versions begin with magic and version, and sum
+/// the header's record in the same way.
 pub(super) fn later_version(bytes: &[u8]) -> Option<u16> {
     let mut r = checked(bytes)?;
     (r.take::<8>()? == *MAGIC).then_some(())?;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The leaf directory that is walked.
-struct LeafDir<'w> {
+struct WalkedLeaf<'w> {
     namespace: u16,
     fan: Fan,
     leaf: Leaf,
@@ -56,7 +56,7 @@ impl Walk<'_> {
             self.tell(|| Met::Empty { path: &dir });
         }
         let ns_name = ns_dir.file_name().unwrap_or_default().to_string_lossy();
-        let at = LeafDir {
+        let at = WalkedLeaf {
             namespace: ns,
             fan,
             leaf,
@@ -79,7 +79,7 @@ impl Walk<'_> {
     /// Looks at an entry of a leaf directory; returns whether it is a block.
     fn walk_file(
         &self,
-        at: &LeafDir<'_>,
+        at: &WalkedLeaf<'_>,
         name: &OsStr,
         kind: FileKind,
         dirs: &Dirs,
@@ -147,7 +147,14 @@ impl Walk<'_> {
     }
 
     /// What is known of a block from its name and size; its key, where it is wanted, also from its trailer.
-    fn block(&self, at: &LeafDir<'_>, fp: Fingerprint, key: Option<Key>, path: &Path, stat: &Stat) -> Found {
+    fn block(
+        &self,
+        at: &WalkedLeaf<'_>,
+        fp: Fingerprint,
+        key: Option<Key>,
+        path: &Path,
+        stat: &Stat,
+    ) -> Found {
         let ours = at.namespace == 0;
         let whole = self.block_len + TRAILER_BYTES as u64;
         let right = stat.len == self.block_len || stat.len == whole;

@@ -1,5 +1,5 @@
-//! The conformance kit: what every [`Tier`](super::Tier) must do, as checks that its author runs. Each check makes tiers
-//! of its own and panics with the line of the contract that is broken.
+//! The conformance kit: what every [`Tier`](super::Tier) must do, as checks that its author runs. Each check makes
+//! tiers of its own and panics with the line of the contract that is broken.
 //!
 //! ```
 //! use kvweir::tier::{MemoryTier, conformance::{self, Setup}};
