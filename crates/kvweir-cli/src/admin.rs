@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kvweir::{
     ErrorKind,
-    fs::admin::{Admin, Claim, Pile},
+    admin::{Admin, Claim, Pile},
 };
 use serde::Serialize;
 

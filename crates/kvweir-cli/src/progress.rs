@@ -19,7 +19,7 @@ const PHASES: &str = "{elapsed_precise} [{bar:32}] {pos:>3} %  {msg}";
 pub(crate) struct Progress {
     bar: ProgressBar,
     /// How far a command on a root got, whether or not the bar is shown.
-    far: Arc<Mutex<kvweir::fs::admin::Progress>>,
+    far: Arc<Mutex<kvweir::admin::Progress>>,
 }
 
 impl Progress {
@@ -67,7 +67,7 @@ impl Progress {
     }
 
     /// Tells how far a command on a root is.
-    pub(crate) fn at(&self, now: kvweir::fs::admin::Progress) {
+    pub(crate) fn at(&self, now: kvweir::admin::Progress) {
         *self.far.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if self.bar.is_hidden() {
             return;
@@ -79,7 +79,7 @@ impl Progress {
     }
 
     /// How far a command on a root is.
-    pub(crate) fn far(&self) -> kvweir::fs::admin::Progress {
+    pub(crate) fn far(&self) -> kvweir::admin::Progress {
         *self.far.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

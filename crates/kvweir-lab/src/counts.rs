@@ -1,6 +1,7 @@
-//! Work whose instructions `scripts/counts` counts: the calls that a scheduler makes, each kind so many times in a function of its own
-//! that is never inlined, `counted_*`. Keys, order and clock are fixed and only the calling thread is counted, so that a count repeats;
-//! what is counted does no I/O. Run by hand it only checks that every call answers what it should.
+//! Work whose instructions `scripts/counts` counts: the calls that a scheduler makes, each kind so many times in a
+//! function of its own that is never inlined, `counted_*`. Keys, order and clock are fixed and only the calling thread
+//! is counted, so that a count repeats; what is counted does no I/O. Run by hand it only checks that every call answers
+//! what it should.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 

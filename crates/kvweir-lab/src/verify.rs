@@ -10,11 +10,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use kvweir::{
+    admin::{Admin, VerifyOptions},
     clock::Clock,
-    fs::{
-        FsBuilder, FsSettings, Layout,
-        admin::{Admin, VerifyOptions},
-    },
+    fs::{FsBuilder, FsSettings, Layout},
     io::{
         Disk, OsDisk, PageBuffer, Region,
         disk::{FileKind, OpenMode, read_full},

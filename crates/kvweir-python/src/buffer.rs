@@ -44,9 +44,9 @@ impl View {
         let slots = u32::try_from(rows).map_err(|_| PyBufferError::new_err("too many rows"))?;
         let start = NonNull::new(buffer.buf_ptr().cast::<u8>())
             .ok_or_else(|| PyBufferError::new_err("the view has no memory"))?;
-        // SAFETY: the buffer protocol keeps rows * row initialised, writable bytes at `start` valid while `_buffer`
-        // is held; it is let go of only when no guard of the region is left (`FsTier::shutdown`, `Drop`), else never. The engine
-        // touches a row only when no job of ours has it: that is its contract with a tier.
+        // SAFETY: the buffer protocol keeps rows * row initialised, writable bytes at `start` valid while `_buffer` is
+        // held; it is let go of only when no guard of the region is left (`FsTier::shutdown`, `Drop`), else never. The
+        // engine touches a row only when no job of ours has it: that is its contract with a tier.
         let region = unsafe { Region::borrowed(start, slots, row, row) }.map_err(raise)?;
         Ok(Self {
             _buffer: buffer,

@@ -1,5 +1,5 @@
-//! Pacing of promotions, fed with what vLLM's calls tell: the order of a request's keys from its context (0.31 and later)
-//! or from `touch` (before), jobs, and the ends of steps.
+//! Pacing of promotions, fed with what vLLM's calls tell: the order of a request's keys from its context (0.31 and
+//! later) or from `touch` (before), jobs, and the ends of steps.
 
 use std::{collections::HashMap, thread::ThreadId, time::Duration};
 

@@ -91,8 +91,8 @@ fn lines(mistakes: &[stanza::Mistake]) -> Vec<String> {
     mistakes.iter().map(ToString::to_string).collect()
 }
 
-/// Reads a tier's settings; `layout`: the only one it has; `block_bytes`: the length of its blocks, without which settings
-/// are looked at one by one.
+/// Reads a tier's settings; `layout`: the only one it has; `block_bytes`: the length of its blocks, without which
+/// settings are looked at one by one.
 #[pyfunction]
 #[pyo3(signature = (written, layout=None, block_bytes=None))]
 fn read_tier<'py>(

@@ -1,5 +1,5 @@
-//! Names of blocks: the opaque [`Key`] an engine gives and the 128-bit [`Fingerprint`] under which indexes keep
-//! it. A fingerprint only finds; wherever bytes are handed out the full key was compared too: that in a file's trailer, or,
+//! Names of blocks: the opaque [`Key`] an engine gives and the 128-bit [`Fingerprint`] under which indexes keep it. A
+//! fingerprint only finds; wherever bytes are handed out the full key was compared too: that in a file's trailer, or,
 //! of a packed block, the one that its tag was made of (I2).
 
 use std::fmt;

@@ -1,5 +1,5 @@
-//! A small mutating fuzzer for decoders, on stable: samples are cut, spliced, flipped and filled with odd numbers, and the
-//! decoder must answer without a panic. `KVWEIR_FUZZ_SECONDS` (60 in the long run) and `KVWEIR_SEED` steer it.
+//! A small mutating fuzzer for decoders, on stable: samples are cut, spliced, flipped and filled with odd numbers, and
+//! the decoder must answer without a panic. `KVWEIR_FUZZ_SECONDS` (60 in the long run) and `KVWEIR_SEED` steer it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

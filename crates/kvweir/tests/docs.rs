@@ -86,7 +86,7 @@ const FS_SETTINGS: [(&str, &str); 17] = [
     ("direct", "bypass the page cache where possible"),
     (
         "io_timeout",
-        "a job whose I/O takes so long is given up; 0: never",
+        "a job whose I/O takes this long is given up; 0: never",
     ),
     (
         "bounce",

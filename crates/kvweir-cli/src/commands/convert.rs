@@ -1,9 +1,9 @@
 //! `kvweir convert`: blocks from files into extents and back.
 
 use anyhow::{Context, Result};
-use kvweir::fs::{
-    Layout,
+use kvweir::{
     admin::{ConvertOptions, Converted},
+    fs::Layout,
 };
 
 use crate::{

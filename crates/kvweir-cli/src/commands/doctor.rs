@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kvweir::fs::admin::Level;
+use kvweir::admin::Level;
 
 use super::stanza;
 use crate::{

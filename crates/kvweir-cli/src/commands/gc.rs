@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use kvweir::fs::admin::{Collected, GcOptions, RegionState};
+use kvweir::admin::{Collected, GcOptions, RegionState};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use kvweir::fs::admin::{ImportOptions, Imported};
+use kvweir::admin::{ImportOptions, Imported};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},

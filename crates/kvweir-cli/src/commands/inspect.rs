@@ -1,7 +1,7 @@
 //! `kvweir inspect`: what lies below a root.
 
 use anyhow::Result;
-use kvweir::fs::admin::{Inspection, Layouts, LedgerState, MemberInfo, NamespaceInfo};
+use kvweir::admin::{Inspection, Layouts, LedgerState, MemberInfo, NamespaceInfo};
 
 use crate::{
     admin::{self, OrCouldNotRun, RootArgs},
@@ -176,10 +176,10 @@ fn namespace(n: &NamespaceInfo) -> Section {
         .map(|(len, files)| format!("{len} ({})", count(*files)))
         .collect();
     let written_by = match n.written_by {
-        kvweir::fs::admin::Writer::Kvweir => "kvweir",
-        kvweir::fs::admin::Writer::Stock => "a stock tier",
-        kvweir::fs::admin::Writer::Both => "kvweir and a stock tier",
-        kvweir::fs::admin::Writer::Nobody => "nobody: no blocks",
+        kvweir::admin::Writer::Kvweir => "kvweir",
+        kvweir::admin::Writer::Stock => "a stock tier",
+        kvweir::admin::Writer::Both => "kvweir and a stock tier",
+        kvweir::admin::Writer::Nobody => "nobody: no blocks",
     };
     let layout = match n.layout {
         Layouts::Fs => "fs: one file per block",

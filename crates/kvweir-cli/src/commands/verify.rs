@@ -1,7 +1,7 @@
 //! `kvweir verify`: every block against its trailer, name and namespace.
 
 use anyhow::{Context, Result};
-use kvweir::fs::admin::{Fault, Repaired, Verification, VerifyOptions, Weight};
+use kvweir::admin::{Fault, Repaired, Verification, VerifyOptions, Weight};
 use serde::Serialize;
 
 use crate::{

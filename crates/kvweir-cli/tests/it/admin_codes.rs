@@ -1,4 +1,5 @@
-//! What the exit codes of commands on a root tell apart: nothing, leftovers, lost blocks, and that a command could not run.
+//! What the exit codes of commands on a root tell apart: nothing, leftovers, lost blocks, and that a command could not
+//! run.
 
 use std::{fs, path::Path, process::Command};
 

@@ -36,8 +36,8 @@ impl Drop for Mount {
     }
 }
 
-/// Nothing is shed: what is asked is whether a full tier holds its bound, and a machine that is busy elsewhere would shed
-/// so many stores that the tier never fills.
+/// Nothing is shed: what is asked is whether a full tier holds its bound, and a machine that is busy elsewhere would
+/// shed so many stores that the tier never fills.
 const STORE_ALL: [&str; 3] = ["--backpressure=false", "--max-inflight-bytes", "16MiB"];
 
 fn watched(args: &[&str], bound: u64) {

@@ -241,7 +241,7 @@ fn a_difference_is_named_and_ends_with_1() {
 
 /// Whether a tier has the root open.
 fn held(root: &Path) -> bool {
-    let holders = kvweir::fs::admin::Admin::new(root).unwrap().holders().unwrap();
+    let holders = kvweir::admin::Admin::new(root).unwrap().holders().unwrap();
     holders.iter().any(|h| h.live == Some(true))
 }
 
@@ -252,8 +252,8 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The trim of a large root went on beside the requests and was cut off by the end of twenty of them: 167 MB stayed below a
-/// bound of 10 MiB, and nobody said so.
+/// The trim of a large root went on beside the requests and was cut off by the end of twenty of them: 167 MB stayed
+/// below a bound of 10 MiB, and nobody said so.
 #[test]
 fn a_lowered_bound_is_reached_before_the_run_ends() {
     for layout in ["fs", "pack"] {
@@ -308,7 +308,8 @@ fn the_smallest_block_that_is_documented_runs_in_the_memory_it_is_given() {
     }
 }
 
-/// Chunks of 64 blocks never fit a primary tier of 32 slots: nothing was stored, dropped or refused, and nobody said so.
+/// Chunks of 64 blocks never fit a primary tier of 32 slots: nothing was stored, dropped or refused, and nobody said
+/// so.
 #[test]
 fn large_blocks_are_stored_as_far_as_the_primary_tier_allows() {
     let dir = tempfile::tempdir().unwrap();

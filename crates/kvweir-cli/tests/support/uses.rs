@@ -24,7 +24,8 @@ pub(crate) struct Uses {
 /// Rooms from the top floor down: its number, and files (`cli.rs`) or folders (`commands/`).
 pub(crate) type Floors = Vec<(u32, Vec<String>)>;
 
-/// The table of floors below the line `heading` of a page: number in the first column, names in backticks in the second.
+/// The table of floors below the line `heading` of a page: number in the first column, names in backticks in the
+/// second.
 pub(crate) fn floors(page: &str, heading: &str) -> Floors {
     let section = page.lines().skip_while(|l| *l != heading).skip(1);
     let rows = section

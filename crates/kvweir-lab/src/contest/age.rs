@@ -5,7 +5,8 @@ use anyhow::{Context, Result};
 
 use super::{
     Contest, Sides,
-    side::{Ours, Side, Work, salt},
+    ours::Ours,
+    side::{Side, Work, salt},
     tell::Row,
     whole,
 };

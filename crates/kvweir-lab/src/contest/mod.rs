@@ -1,17 +1,21 @@
-//! The tier beside vLLM's own file tier, LMCache's local disk and the raw device: the same blocks out of the same memory,
-//! on the same disk, in interleaved rounds of one run. Every round each side stores fresh blocks and loads them back,
-//! and every byte that comes back is compared; who begins changes from round to round.
+//! The tier beside vLLM's own file tier, LMCache's local disk and the raw device: the same blocks out of the same
+//! memory, on the same disk, in interleaved rounds of one run. Every round each side stores fresh blocks and loads them
+//! back, and every byte that comes back is compared; who begins changes from round to round.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the cases and their rounds |
 //! | `age.rs` | tiers that fill, are full, were written over; loads beside stores |
-//! | `side.rs` | who is measured |
-//! | `peer.py` | tiers of Python, each in a process of its own |
+//! | `side.rs` | what a contender does |
+//! | `ours.rs`, `device.rs`, `peer.rs` | the contenders: our tier, the device alone, a tier of Python |
+//! | `peer.py` | those tiers of Python, each in a process of its own |
 //! | `targets.rs` | the ratios that are wanted |
 //! | `tell.rs` | tables, ratios against targets, JSON |
 
 mod age;
+mod device;
+mod ours;
+mod peer;
 mod side;
 mod targets;
 mod tell;
@@ -29,7 +33,10 @@ use kvweir::{
 };
 
 use self::{
-    side::{Ours, Peer, Raw, Side, Took, Work, salt},
+    device::Raw,
+    ours::Ours,
+    peer::Peer,
+    side::{Side, Took, Work, salt},
     tell::{Row, Told},
 };
 use crate::{env, keys::fill, print::say};

@@ -23,7 +23,7 @@ use crate::{
 pub(super) const CHUNK: usize = 8 << 20;
 const TRAILER: u64 = TRAILER_BYTES as u64;
 
-/// What a look at a file came to.
+/// What a look at a file found.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Everything compared and right.
@@ -42,7 +42,7 @@ struct Read {
     page: [u8; TRAILER_BYTES],
 }
 
-/// Reads and judges `file`, twice where it seems bad: a fault on the way is none of the file's. Also returns the bytes
+/// Reads and judges `file`, twice where it seems bad: a fault in transit is not the file's. Also returns the bytes
 /// read.
 pub(super) fn check(
     disk: &dyn Disk,
@@ -62,8 +62,8 @@ pub(super) fn check(
     }
 }
 
-/// The trailer of the block in the file at `path`, all of it read and compared; `None`: it is none, looked at twice. With
-/// `direct`, past the page cache.
+/// The trailer of the block in the file at `path`, all of it read and compared; `None`: it is none, looked at twice.
+/// With `direct`, past the page cache.
 pub(super) fn whole_block(disk: &dyn Disk, path: &Path, direct: bool) -> io::Result<Option<Trailer>> {
     let len = usize::try_from(disk.stat(path)?.len).map_err(io::Error::other)?;
     let mut buf = PageBuffer::new(round_up(len.clamp(1, CHUNK) as u64, PAGE as u64) as usize)

@@ -231,7 +231,7 @@ impl Open<'_> {
             return;
         }
         let why = format!("XXH3-128 is {sum:032x}, the record says {:032x}", w.sum);
-        // a fault on the way is none of the slot's
+        // a fault in transit is not the slot's
         if self.reads_right(w) {
             lock(&self.reader.found).good += 1;
             return;

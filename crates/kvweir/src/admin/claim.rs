@@ -68,8 +68,8 @@ impl Admin {
     /// Takes the root for as long as the claim lives. Makes `.kvweir/ledger`, empty, where there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) with the holder's pid and host, also where a root above is held, or the
-    /// I/O error of the ledger's file.
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) with the holder's pid and host, also where a root above is held, or
+    /// the I/O error of the ledger's file.
     pub fn claim(&self) -> Result<Claim> {
         self.command("claim root", |_| String::new(), Self::take)
     }

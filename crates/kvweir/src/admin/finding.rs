@@ -129,7 +129,7 @@ pub struct Finding {
     pub fault: Fault,
     /// What it means.
     pub weight: Weight,
-    /// Where, from the root on.
+    /// Where, relative to the root.
     pub path: String,
     /// The slot of the extent at `path`, where one is meant and not the file.
     pub slot: Option<u32>,

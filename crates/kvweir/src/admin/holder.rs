@@ -28,7 +28,7 @@ const LOOKS: u32 = 20;
 pub struct Holder {
     /// Its number.
     pub number: u32,
-    /// Its lock file, from the root on.
+    /// Its lock file, relative to the root.
     pub lock: String,
     /// Its process, on its host; not known where the ledger cannot be read.
     pub pid: Option<u32>,

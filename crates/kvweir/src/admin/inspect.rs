@@ -132,11 +132,11 @@ pub enum Writer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layouts {
-    /// A file a block.
+    /// One file per block.
     Fs,
     /// In extents.
     Pack,
-    /// Some so, some so.
+    /// Some in either way.
     Both,
     /// There is neither a block file nor an extent.
     None,

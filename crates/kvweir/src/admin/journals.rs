@@ -29,7 +29,7 @@ use crate::{
 /// Directories of blocks without file that are told.
 const EXAMPLES: usize = 20;
 
-/// What a comparison with the journals came to.
+/// The outcome of a comparison with the journals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct JournalCheck {
     /// Whether block files were compared with the journals.

@@ -29,7 +29,7 @@ pub struct Keys {
     /// Blocks of which a slot's record tells. The record of a block that was evicted stays until its slot is taken
     /// again: what is here need not be resident.
     pub packed: BTreeSet<Key>,
-    /// What could not be read, from the root on, and why.
+    /// What could not be read, relative to the root, and why.
     pub unreadable: Vec<String>,
     /// Extents that cannot be used, and why: half of one is there while an engine removes it.
     pub unusable_extents: Vec<String>,

@@ -17,11 +17,12 @@
 //! | `convert/` | blocks from files into extents and back |
 //!
 //! Whatever removes or replaces files takes a [`Claim`]: the proof that no engine holds the root. Without one it only
-//! tells what it would do. With its first change journals and ledger go, and the next start walks the root. Nothing is removed but files and directories of the layout's own names (I1), and blocks
-//! only where they are old, provably wrong (I2), or of a namespace the caller named the age of.
+//! tells what it would do. With its first change journals and ledger go, and the next start walks the root. Nothing is
+//! removed but files and directories of the layout's own names (I1), and blocks only where they are old, provably wrong
+//! (I2), or of a namespace the caller named the age of.
 //!
 //! ```
-//! use kvweir::fs::admin::{Admin, VerifyOptions};
+//! use kvweir::admin::{Admin, VerifyOptions};
 //! # fn main() -> kvweir::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let root = dir.path();
@@ -136,7 +137,7 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// Who is told how far a command is; called by many threads, once a block.
+/// Who is told how far a command is; called by many threads, once per block.
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 
 impl Admin {
@@ -234,7 +235,7 @@ impl Admin {
         self.notes.check("walk", "")
     }
 
-    /// `path` as people want to read it: from the root on.
+    /// `path` as people want to read it: relative to the root.
     fn short(&self, path: &Path) -> String {
         path.strip_prefix(&self.root)
             .unwrap_or(path)

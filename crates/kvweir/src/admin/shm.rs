@@ -49,8 +49,8 @@ type FileId = (u64, u64);
 type Users = BTreeMap<FileId, Vec<u32>>;
 
 /// What to do where processes cannot be seen.
-const HOW: &str = "run `kvweir gc` as root on the host, or in a container with --pid=host, --cap-add=SYS_PTRACE and the \
-                   host's /dev/shm";
+const HOW: &str = "run `kvweir gc` as root on the host, or in a container with --pid=host, --cap-add=SYS_PTRACE and \
+                   the host's /dev/shm";
 
 struct Piece {
     path: PathBuf,

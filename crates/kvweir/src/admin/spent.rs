@@ -1,6 +1,6 @@
 //! What runs out while a command runs: file descriptors and memory. Nothing is wrong with a root then, and nothing may
-//! be judged, budgeted or removed by what was seen of it. So a command's disk notes the first such error, wherever it is
-//! met; from then on walks end, and the command ends with that error and no report.
+//! be judged, budgeted or removed by what was seen of it. So a command's disk notes the first such error, wherever it
+//! is met; from then on walks end, and the command ends with that error and no report.
 
 use std::{
     ffi::OsStr,
@@ -152,7 +152,7 @@ impl Admin {
         }
     }
 
-    /// Runs a command. What ran out on the way is its error, with how far it came by what it returned.
+    /// Runs a command. What ran out on the way is its error, and what it returned tells how far it came.
     pub(super) fn command<T>(
         &self,
         op: &'static str,

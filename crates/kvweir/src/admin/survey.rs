@@ -43,7 +43,7 @@ pub(super) struct Facts {
     pub(super) len_sum: u64,
     /// Block files by length.
     pub(super) lens: BTreeMap<u64, u64>,
-    /// Modification times in seconds, one a block.
+    /// Modification times in seconds, one per block.
     pub(super) times: Vec<u32>,
     /// When the directory itself changed, nanoseconds.
     pub(super) changed_ns: i128,

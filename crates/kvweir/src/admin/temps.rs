@@ -24,8 +24,8 @@ impl Temps {
         ))
     }
 
-    /// Makes one of a file to be named `name` in `dir`, and locks it, which tells a sweeper that it is being written; file
-    /// systems without locks do without.
+    /// Makes one of a file to be named `name` in `dir`, and locks it, which tells a sweeper that it is being written;
+    /// file systems without locks do without.
     pub(super) fn create(
         &self,
         disk: &dyn Disk,

@@ -212,8 +212,8 @@ impl Admin {
     /// Removes the oldest blocks until `du` of the root is at most `to_bytes`; without a claim only counts them.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk: bytes
-    /// that were not seen are in no size. What cannot be removed is listed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root, and the I/O error of the walk:
+    /// bytes that were not seen are in no size. What cannot be removed is listed.
     pub fn trim(&self, to_bytes: u64, claim: Option<&Claim>) -> Result<Trimmed> {
         let far = |t: &Trimmed| match t.done {
             true => format!(

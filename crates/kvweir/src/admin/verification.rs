@@ -8,7 +8,7 @@ use crate::admin::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a verification came to.
+/// The outcome of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Verification {
     /// The directory.
@@ -61,7 +61,7 @@ impl Verification {
         self.findings.iter().all(|f| f.weight == Weight::Tidy)
     }
 
-    /// Billions of bytes read a second.
+    /// Billions of bytes read per second.
     pub fn gb_s(&self) -> f64 {
         self.bytes as f64 / 1e9 / self.seconds.max(1e-9)
     }

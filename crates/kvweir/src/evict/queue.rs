@@ -171,7 +171,7 @@ impl Aside {
         let place = self.places.len();
         if arena.list_aside(id, place as u32, weight, mark) {
             if place == self.places.capacity() {
-                // by less than a vector does of itself: it counts for every block
+                // by less than a vector grows by itself: every entry pays for it
                 self.places.reserve_exact(FEW.max(place / 8));
             }
             self.places.push(id);

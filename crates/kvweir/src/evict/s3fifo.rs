@@ -33,7 +33,7 @@ pub(super) struct S3Fifo {
     ghosts: Ghosts,
 }
 
-/// What looking at one entry led to.
+/// What became of an entry that was looked at.
 enum Look {
     /// It was pinned, or moved on.
     Kept,

@@ -52,4 +52,4 @@ pub use self::{
     settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound},
     tier::FsTier,
 };
-pub use crate::{admin, jobs::bounce::BounceMode};
+pub use crate::jobs::bounce::BounceMode;

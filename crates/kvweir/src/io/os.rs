@@ -197,7 +197,7 @@ impl Disk for OsDisk {
             let now = convert(&rustix::fs::fstat(&probe)?).allocated;
             taken = if now > PAGE as u64 { now } else { 0 };
         }
-        // huge pages are given out when the kernel has some: by the next file, if not by this one
+        // the kernel hands out huge pages when it has some: to the next file, if not to this one
         let is_tmpfs = rustix::fs::fstatfs(&probe).is_ok_and(|s| s.f_type as u32 == TMPFS);
         let page = u64::try_from(stat.st_blksize).ok().filter(|_| is_tmpfs);
         Ok(told.max(taken).max(page.unwrap_or(0)).min(MAX_UNIT))

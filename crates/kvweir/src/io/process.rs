@@ -1,5 +1,5 @@
 //! Which process this is. A fork leaves a child with all memory of its parent and none of its threads: locks that they
-//! held are never released there, and handles of them name nothing. So what works with threads remembers its
+//! held are never released there, and their handles name nothing. So what works with threads remembers its
 //! [`Home`], and does nothing in any other process. A `mark` tells a process from every other one of its machine,
 //! also from one that has its number later.
 
@@ -58,13 +58,13 @@ impl Home {
     pub fn is_surely_elsewhere(&self) -> bool {
         let elsewhere = self.pid != std::process::id();
         if elsewhere && FORKS.load(Relaxed) == self.forks {
-            // it was made behind the C library's back
+            // it was made without the C library
             FORKS.fetch_add(1, Relaxed);
         }
         elsewhere
     }
 
-    /// What there is to say elsewhere about a `thing` that was made here.
+    /// The error elsewhere for a `thing` that was made here.
     pub fn told_elsewhere(&self, thing: &str) -> String {
         format!(
             "pid {} was forked from pid {}, which opened this {thing}: here it misses, fails and does nothing; open \
@@ -87,7 +87,7 @@ pub fn forks() -> u32 {
     FORKS.load(Relaxed)
 }
 
-/// Has forks counted from now on; whether they are.
+/// Counts forks from now on; returns whether that works.
 fn counts_forks() -> bool {
     static ASKED: Once = Once::new();
     static COUNTED: AtomicBool = AtomicBool::new(false);
@@ -176,8 +176,8 @@ impl Life {
     }
 }
 
-/// Forks; runs `child` in the child, which ends with what that returns, whatever threads there were. Returns the
-/// child's number. For tests.
+/// Forks; runs `child` in the child, which exits with what that returns, whatever threads there were. Returns the
+/// child's process id. For tests.
 ///
 /// # Errors
 /// The system's.

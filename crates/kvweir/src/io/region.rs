@@ -25,7 +25,7 @@ pub type SlotId = u32;
 /// The borrow word's value while a writer holds the slot.
 const WRITER: u32 = u32::MAX;
 
-/// Rows of memory, one a block. Cloning shares them.
+/// Rows of memory, one per block. Cloning shares them.
 ///
 /// ```
 /// # fn main() -> kvweir::Result<()> {

@@ -1,5 +1,5 @@
-//! What a file system takes for itself to keep track of a file's blocks, which `st_blocks` counts and which comes when
-//! blocks are given out: with delayed allocation long after a write.
+//! What a file system takes for itself to keep track of a file's blocks, which `st_blocks` counts and which it takes
+//! when blocks are allocated: with delayed allocation long after a write.
 
 use super::round_up;
 
@@ -10,7 +10,7 @@ const RUNS_A_BLOCK: u64 = 250;
 
 /// Blocks of `fs_block` bytes needed to keep track of up to `runs` runs of a file.
 pub(crate) fn tree_blocks(runs: u64, fs_block: u64) -> u64 {
-    // 16 bytes a run, as in XFS, and a header
+    // 16 bytes per run, as in XFS, and a header
     let a_block = (fs_block / 16).saturating_sub(6).clamp(2, RUNS_A_BLOCK);
     match runs {
         0..=RUNS_IN_INODE => 0,

@@ -1,7 +1,7 @@
 //! Cascade: what the primary tier has received goes down to every secondary tier, each behind its own gate. Slots
 //! are referenced until the tier reports; a refused store is only counted, since the primary still holds the block.
 
-use super::{Job, Manager, request::bit};
+use super::{Manager, job::Job, request::bit};
 use crate::{
     block::Key,
     pressure::{DeviceSample, Gate},

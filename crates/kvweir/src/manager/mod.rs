@@ -11,6 +11,8 @@
 //! [`complete_load`](Manager::complete_load).
 
 mod cascade;
+mod job;
+mod life;
 mod promote;
 mod request;
 mod stats;
@@ -21,7 +23,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::FixedState;
 
-use self::{promote::Pending, request::Request};
+use self::{
+    job::{Job, Pending},
+    request::Request,
+};
 pub use self::{
     request::{LoadFilter, NewRequest},
     stats::{JobTimes, ManagerStats},
@@ -33,8 +38,8 @@ use crate::{
     events::Event,
     io::region::SlotId,
     metrics::{TierStats, distinct},
-    pressure::{Admission, Gate, GateStats},
-    primary::{Claim, Prepared, Primary, SlotState},
+    pressure::{Gate, GateStats},
+    primary::{Prepared, Primary, SlotState},
     tier::{Direction, JobId, Lookup, Report, RequestId, Tier},
 };
 
@@ -61,20 +66,6 @@ struct Secondary {
     gate: Option<Gate>,
     pending: Vec<Pending>,
     hits: u64,
-}
-
-/// A job under way.
-#[derive(Debug)]
-struct Job {
-    tier: usize,
-    direction: Direction,
-    req: RequestId,
-    /// What is loaded; nothing for stores.
-    keys: Vec<Key>,
-    /// The slots of all blocks, as they were when the job was made.
-    claims: Vec<Claim>,
-    admission: Option<Admission>,
-    submitted: Instant,
 }
 
 /// Orchestrates the tiers of one engine.

@@ -1,20 +1,14 @@
 //! Promotion: a block found in a secondary tier gets a primary slot at once, so that others see it coming; the loads
 //! of a step go out together, one job per tier and request.
 
-use super::{Job, Manager};
+use super::{
+    Manager,
+    job::{Job, Pending},
+};
 use crate::{
     block::Key,
-    io::SlotWrite,
-    primary::Claim,
     tier::{BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, RequestId},
 };
-
-/// The blocks of one request that wait to be loaded from one tier.
-#[derive(Debug)]
-pub(super) struct Pending {
-    req: RequestId,
-    blocks: Vec<(Key, Claim, SlotWrite)>,
-}
 
 impl Manager {
     /// Queues `key` to be brought up from tier `i`. `false`: the primary tier has no room.

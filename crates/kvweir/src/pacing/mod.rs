@@ -21,16 +21,19 @@
 //! |---|---|
 //! | `mod.rs` | [`Pacer`]: what is told to it and asked of it |
 //! | `plan.rs` | what a request is promised, and the room there is for it |
+//! | `question.rs` | [`PacedKey`], [`Answer`]: what is asked and answered |
 //! | `outlook.rs` | [`Outlook`]: what a request could promote |
 //! | `share.rs` | where one request stands |
 //! | `recent.rs` | blocks that entered the primary recently |
-//! | `settings.rs` | [`PacingSettings`] |
+//! | `settings.rs`, `stats.rs` | [`PacingSettings`], [`PacingStats`] |
 
 mod outlook;
 mod plan;
+mod question;
 mod recent;
 mod settings;
 mod share;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -40,68 +43,18 @@ use foldhash::fast::FixedState;
 
 pub use self::{
     outlook::{OrderedKey, Outlook},
+    question::{Answer, PacedKey},
     settings::PacingSettings,
+    stats::PacingStats,
 };
 use self::{
     recent::Recent,
-    share::{Share, State, Taken},
+    share::{Share, Standing, Taken},
 };
 use crate::{
     clock::{Clock, Instant},
     request::RequestId,
 };
-
-/// A key as pacing knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PacedKey {
-    /// A hash of the whole key.
-    pub id: u64,
-    /// Its KV-cache group.
-    pub group: u32,
-}
-
-impl PacedKey {
-    /// The key with these bytes: a hash of a prefix, then four bytes of group, big-endian.
-    pub fn new(key: &[u8]) -> Self {
-        use std::hash::BuildHasher as _;
-        let group = key
-            .last_chunk::<4>()
-            .filter(|_| key.len() > 4)
-            .map_or(0, |g| g.iter().fold(0, |n, &byte| n << 8 | u32::from(byte)));
-        Self {
-            id: FixedState::with_seed(0x6b76).hash_one(key),
-            group,
-        }
-    }
-}
-
-/// What a request is to be told of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// It may be promoted.
-    Hit,
-    /// Not now: ask again in the next step.
-    Retry,
-    /// It will not be promoted for this request.
-    Miss,
-}
-
-/// Numbers since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PacingStats {
-    /// Requests whose hit was cut because it did not fit.
-    pub cut_requests: u64,
-    /// Blocks that the tier held and that were not promoted because of that.
-    pub cut_blocks: u64,
-    /// Requests that were held back for others.
-    pub held_back_requests: u64,
-    /// Blocks promised again because the primary had evicted them before they were read.
-    pub repeated_blocks: u64,
-    /// Blocks for which the primary had no slot when they were to be promoted.
-    pub refused_blocks: u64,
-    /// Slots of the primary promised to waiting requests now.
-    pub promised_slots: u64,
-}
 
 /// Decides which blocks may be promoted for which waiting request.
 #[derive(Debug)]
@@ -164,11 +117,13 @@ impl Pacer {
         let share = self.shares.get_mut(&req)?;
         let step = self.step;
         match &mut share.state {
-            State::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
-            State::Waiting(w) if share.step == step => Some(w.again(key)),
+            Standing::Admitted(taken) => (!taken.allows(key.id)).then_some(Answer::Miss),
+            Standing::Waiting(w) if share.step == step => Some(w.again(key)),
             // its blocks have moved into or out of the primary meanwhile: the first in the queue is planned anew
-            State::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => None,
-            State::Waiting(w) => {
+            Standing::Waiting(w) if !self.queue_stands && w.outlook.as_ref().is_some_and(|o| o.1 != key) => {
+                None
+            }
+            Standing::Waiting(w) => {
                 let (outlook, from) = w.outlook.take()?;
                 let now = self.clock.now();
                 let waited = share.ask(step, now);
@@ -192,7 +147,7 @@ impl Pacer {
         outlook: impl FnOnce() -> Option<Outlook>,
     ) -> Answer {
         if let Some(Share {
-            state: State::Admitted(_),
+            state: Standing::Admitted(_),
             ..
         }) = self.shares.get(&req)
         {
@@ -232,7 +187,7 @@ impl Pacer {
     pub fn submitted(&mut self, req: RequestId, ids: impl ExactSizeIterator<Item = u64> + Clone) {
         ids.clone().for_each(|id| self.recent.entered(id));
         let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.get_mut(&req)
         else {
@@ -258,7 +213,7 @@ impl Pacer {
     /// The request was scheduled, or is over.
     pub fn release(&mut self, req: RequestId) {
         if let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.remove(&req)
         {
@@ -299,7 +254,7 @@ impl Pacer {
         matches!(
             self.shares.get(&req),
             Some(Share {
-                state: State::Admitted(_),
+                state: Standing::Admitted(_),
                 ..
             })
         )
@@ -309,7 +264,7 @@ impl Pacer {
     pub fn wants_order(&self, req: RequestId) -> bool {
         matches!(
             self.shares.get(&req),
-            Some(Share { state: State::Waiting(w), .. }) if w.outlook.is_none()
+            Some(Share { state: Standing::Waiting(w), .. }) if w.outlook.is_none()
         )
     }
 
@@ -335,7 +290,7 @@ impl Pacer {
                 step,
                 asked_at: now,
                 waited: Duration::ZERO,
-                state: State::Admitted(taken),
+                state: Standing::Admitted(taken),
             },
         );
     }
@@ -344,7 +299,7 @@ impl Pacer {
         // a request that only waits for the order of its keys holds up no other
         self.queue_stands |= outlook.is_some();
         if let Some(Share {
-            state: State::Waiting(w),
+            state: Standing::Waiting(w),
             ..
         }) = self.shares.get_mut(&req)
         {
@@ -372,7 +327,7 @@ impl Pacer {
     fn take(&mut self, req: RequestId, key: PacedKey) -> Answer {
         let spare = self.spare();
         let Some(Share {
-            state: State::Admitted(taken),
+            state: Standing::Admitted(taken),
             ..
         }) = self.shares.get_mut(&req)
         else {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::PacedKey;
+use super::question::PacedKey;
 
 /// A key of a request with its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Outlook, Pacer,
     outlook::Cut,
-    share::{State, Taken},
+    share::{Standing, Taken},
 };
 use crate::request::RequestId;
 
@@ -110,7 +110,7 @@ impl Pacer {
         let wait = self.settings.wait.max(BRIEF);
         let reserved = &mut self.reserved;
         self.shares.retain(|_, s| match &s.state {
-            State::Admitted(taken) if now.since(s.asked_at) >= wait => {
+            Standing::Admitted(taken) if now.since(s.asked_at) >= wait => {
                 *reserved = reserved.saturating_sub(taken.limit);
                 false
             }

@@ -5,7 +5,10 @@ use std::{collections::HashSet, time::Duration};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::{Answer, Outlook, PacedKey, outlook::Cut};
+use super::{
+    outlook::{Cut, Outlook},
+    question::{Answer, PacedKey},
+};
 use crate::clock::Instant;
 
 /// One waiting request.
@@ -16,12 +19,12 @@ pub(super) struct Share {
     pub(super) asked_at: Instant,
     /// A step's time for each step in which it was asked for: where the scheduler does not ask, nobody waits for us.
     pub(super) waited: Duration,
-    pub(super) state: State,
+    pub(super) state: Standing,
 }
 
 /// Whether it may promote.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum Standing {
     Waiting(Waiting),
     Admitted(Taken),
 }
@@ -57,15 +60,15 @@ impl Share {
             step,
             asked_at: now,
             waited: Duration::ZERO,
-            state: State::Waiting(Waiting::default()),
+            state: Standing::Waiting(Waiting::default()),
         }
     }
 
     /// Takes what it could promote, if it waits and that is known.
     pub(super) fn outlook(&mut self) -> Option<Outlook> {
         match &mut self.state {
-            State::Waiting(w) => w.outlook.take().map(|(outlook, _)| outlook),
-            State::Admitted(_) => None,
+            Standing::Waiting(w) => w.outlook.take().map(|(outlook, _)| outlook),
+            Standing::Admitted(_) => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Whose bound a root would break. A bound holds for all that lies below its root (I1), so nobody else may store there:
 //! no engine without a bound beside members that live, and no root below another's, or above it. An engine without a
 //! bound leaves no trace in its root, so members that come later, there or above, cannot see it: it sees them. Engines
-//! that only read are no matter.
+//! that only read do not matter.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// Directories that are no namespaces which are searched for roots below a root; what lies beyond is found when that
-/// root is opened, which looks above itself.
+/// So many directories that are no namespaces are searched for roots below a root; what lies beyond is found when that
+/// root is opened and looks above itself.
 const MOST_SEARCHED: usize = 4096;
 
 /// Refuses to store below `root` where that would break another root's bound: before anything is made.
@@ -141,8 +141,8 @@ fn beside(root: &Path, look: &Look, who: &str) -> String {
         _ => "a bound".into(),
     };
     format!(
-        "{} is in use by {who} with {bound}, which an engine without max_bytes would break; give it the same max_bytes, \
-         or read_only",
+        "{} is in use by {who} with {bound}, which an engine without max_bytes would break; give it the same \
+         max_bytes, or read_only",
         root.display()
     )
 }
@@ -172,8 +172,8 @@ pub(crate) fn bound_here(disk: &Arc<dyn Disk>, root: &Path) -> Option<String> {
     Some(beside(root, &look, &who))
 }
 
-/// Whose bound a root above `root` has, in words; `dirs` are the directories there. One where all are dead was seen when
-/// this tier was opened.
+/// Whose bound a root above `root` has, in words; `dirs` are the directories there. One where all are dead was seen
+/// when this tier was opened.
 pub(crate) fn bound_above(disk: &Arc<dyn Disk>, root: &Path, dirs: &[PathBuf]) -> Option<String> {
     dirs.iter().find_map(|dir| {
         let ledger = Ledger::new(disk, dir);

@@ -1,5 +1,6 @@
 //! A number for each leaf directory: what it costs, or how many files lie in it. A root has about as many leaves as
-//! blocks, so the 256 below one first-level directory lie together: reading 500,000 of them is no walk through memory.
+//! blocks, so the 256 below one first-level directory lie together: reading 500,000 of them does not walk all over
+//! memory.
 
 use std::collections::HashMap;
 

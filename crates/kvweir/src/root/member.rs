@@ -1,6 +1,6 @@
 //! A tier's membership of a bounded root: joining, its lease, leaving. A member keeps its number's lock for life; what
 //! a dead member left is taken over by whoever joins with the same namespace, or by whoever needs its bytes
-//! (`keep.rs`).
+//! (`fs/keeper/adopt.rs`).
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
@@ -114,6 +114,7 @@ pub(crate) fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32
     Ok(out)
 }
 
+/// Takes a number in what was found; what the ledger is to say then, and the member.
 fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined)> {
     let fault = |e: io::Error| unusable(&**j.disk, j.root, e);
     let known = match found {
@@ -126,38 +127,7 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         None => with_lock_file(&**j.disk, j.root).map_err(fault)?,
     };
     let live = living(ledger, known.as_ref(), numbers.into_iter()).map_err(fault)?;
-    let busy = |who: String, why: &str| {
-        Err(Error::new(
-            ErrorKind::Busy,
-            "open root",
-            format!("{} is in use by {who}; {why}", j.root.display()),
-        ))
-    };
-    let (mut page, mut walk) = match known {
-        Some(mut p) => {
-            let holder = |n: &u32| p.member(*n).map(Entry::who);
-            if p.head.bound != j.bound
-                && let Some(who) = live.first().and_then(holder)
-            {
-                let why = format!(
-                    "a root has one bound at a time: it is {} bytes there and {} bytes here",
-                    p.head.bound, j.bound
-                );
-                return busy(who, &why);
-            }
-            p.head.bound = j.bound;
-            p.head.boot = j.boot;
-            let walker_died = p.head.walker.is_some_and(|w| !live.contains(&w));
-            (p, walker_died)
-        }
-        None if live.is_empty() => (Page::new(j.bound, j.boot), true),
-        None => {
-            return busy(
-                "a process".into(),
-                "its ledger is damaged: end that process, then open it again",
-            );
-        }
-    };
+    let (mut page, mut walk) = agree(j, known, &live)?;
     if walk {
         // the walk finds what the dead left
         for n in (0..MEMBERS).filter(|n| !live.contains(n)) {
@@ -166,40 +136,11 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
             }
         }
     }
-    let dead_own = page
-        .used()
-        .filter(|(n, e)| e.seed == j.seed && !live.contains(n))
-        .max_by_key(|(_, e)| e.lease)
-        .map(|(n, _)| n);
-    let free = || {
-        (0..MEMBERS)
-            .filter(|&n| page.member(n).is_none())
-            .collect::<Vec<_>>()
-    };
-    let candidates = dead_own.map_or_else(free, |n| vec![n]);
-    let mut taken = None;
-    for n in candidates {
-        if let Some(lock) = ledger.take_member(n, page.member(n)).map_err(fault)? {
-            taken = Some((n, lock));
-            break;
-        }
-    }
-    let Some((number, lock)) = taken else {
-        return busy(format!("{MEMBERS} members"), "more cannot share one root");
-    };
+    let dead_own = dead_of_seed(&page, j.seed, &live);
+    let (number, lock) = take_number(j, ledger, &page, dead_own)?;
     let old = page.member(number).cloned().unwrap_or_default();
-    let entry = Entry {
-        pid: std::process::id(),
-        seed: j.seed,
-        clean: false,
-        want: 0,
-        incarnation: old.incarnation.wrapping_add(1).max((j.nonce as u32) | 1),
-        host: host_name(),
-        mark: process::mark(),
-        ..old
-    };
+    let (entry, mark) = (entry_of(j, &old), page.mark(number));
     let (incarnation, lease) = (entry.incarnation, entry.lease);
-    let mark = page.mark(number);
     if let Some(m) = page.member_mut(number) {
         *m = Some(entry);
     }
@@ -218,8 +159,8 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
     // the journal is the new owner's, as it is
     let mark = mark.filter(|_| start == Start::Replay);
     page.set_mark(number, mark);
-    // those who live write theirs; what no entry speaks of was left when somebody took over from the dead and died too, or
-    // could not remove it, and is in no account
+    // those who live write theirs; what no entry speaks of was left when somebody took over from the dead and died too,
+    // or could not remove it, and is in no account
     let gone = |n: u32| match start {
         Start::Walk => !live.contains(&n),
         Start::Fresh => n == number || page.member(n).is_none(),
@@ -233,15 +174,92 @@ fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined
         boot: j.boot,
         lock,
     };
-    Ok((
-        page,
-        Joined {
-            member,
-            start,
-            alone: live.is_empty(),
-            mark,
-        },
-    ))
+    let joined = Joined {
+        member,
+        start,
+        alone: live.is_empty(),
+        mark,
+    };
+    Ok((page, joined))
+}
+
+/// The error of a root that `who` has.
+fn in_use(root: &Path, who: &str, why: &str) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        "open root",
+        format!("{} is in use by {who}; {why}", root.display()),
+    )
+}
+
+/// The page to go on with, under the joiner's bound, and whether the tree must be walked first.
+///
+/// # Errors
+/// Somebody lives with whom this one cannot agree.
+fn agree(j: &Joiner<'_>, known: Option<Page>, live: &[u32]) -> Result<(Page, bool)> {
+    let Some(mut page) = known else {
+        if live.is_empty() {
+            return Ok((Page::new(j.bound, j.boot), true));
+        }
+        let why = "its ledger is damaged: end that process, then open it again";
+        return Err(in_use(j.root, "a process", why));
+    };
+    let holder = live.first().and_then(|&n| page.member(n)).map(Entry::who);
+    if page.head.bound != j.bound
+        && let Some(who) = holder
+    {
+        let why = format!(
+            "a root has one bound at a time: it is {} bytes there and {} bytes here",
+            page.head.bound, j.bound
+        );
+        return Err(in_use(j.root, &who, &why));
+    }
+    page.head.bound = j.bound;
+    page.head.boot = j.boot;
+    let walker_died = page.head.walker.is_some_and(|w| !live.contains(&w));
+    Ok((page, walker_died))
+}
+
+/// The dead member of our namespace that leased most.
+fn dead_of_seed(page: &Page, seed: u64, live: &[u32]) -> Option<u32> {
+    page.used()
+        .filter(|(n, e)| e.seed == seed && !live.contains(n))
+        .max_by_key(|(_, e)| e.lease)
+        .map(|(n, _)| n)
+}
+
+/// Takes the number of the dead member, or a free one if there is none, and its lock.
+fn take_number(
+    j: &Joiner<'_>,
+    ledger: &Ledger,
+    page: &Page,
+    dead: Option<u32>,
+) -> Result<(u32, Box<dyn DiskFile>)> {
+    let free = || (0..MEMBERS).filter(|&n| page.member(n).is_none()).collect();
+    let candidates: Vec<u32> = dead.map_or_else(free, |n| vec![n]);
+    for n in candidates {
+        let taken = ledger.take_member(n, page.member(n));
+        if let Some(lock) = taken.map_err(|e| unusable(&**j.disk, j.root, e))? {
+            return Ok((n, lock));
+        }
+    }
+    let who = format!("{MEMBERS} members");
+    Err(in_use(j.root, &who, "more cannot share one root"))
+}
+
+/// The entry of this process, which goes on with what `old` owned.
+fn entry_of(j: &Joiner<'_>, old: &Entry) -> Entry {
+    Entry {
+        pid: std::process::id(),
+        seed: j.seed,
+        clean: false,
+        want: 0,
+        incarnation: old.incarnation.wrapping_add(1).max((j.nonce as u32) | 1),
+        host: host_name(),
+        mark: process::mark(),
+        lease: old.lease,
+        held: old.held,
+    }
 }
 
 /// Removes the journals of the members that are `gone`.

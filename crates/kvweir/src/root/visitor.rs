@@ -46,7 +46,7 @@ pub(crate) struct BlockFile<'a> {
     pub(crate) stat: Stat,
 }
 
-/// Who watches a walk; called by all of its threads.
+/// Watches a walk; called by all of its threads.
 pub(crate) trait Watch: Sync {
     /// Whether to walk this namespace.
     fn wants(&self, _namespace: &str) -> bool {

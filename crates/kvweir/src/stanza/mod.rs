@@ -10,6 +10,7 @@
 //! | `table` | the settings: names, kinds, defaults, meanings |
 //! | `value` | a value as written, and as understood |
 //! | `read` | a table against what was written; one tier; one `backpressure` |
+//! | `look` | a check under way |
 //! | `transfer` | a whole `--kv-transfer-config` |
 //! | `tier` | a tier in it |
 //! | `primary` | the primary's slots against the longest prompt |
@@ -18,6 +19,7 @@
 //! A mistake is a value, not an [`Error`](crate::Error): there may be many, and the caller decides what becomes of
 //! them.
 
+mod look;
 mod near;
 mod primary;
 mod read;
@@ -32,11 +34,12 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
+pub use look::Checked;
 pub use near::{distance, nearest};
 pub use primary::{Model, PrimaryFit};
 pub use read::{TierKind, read_backpressure, read_tier};
 pub use table::{BACKPRESSURE, Kind, Setting, TIER};
-pub use transfer::{Checked, check, check_tier};
+pub use transfer::{check, check_tier};
 pub use value::{Given, Parsed, Value};
 
 /// A setting that cannot be used.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
+    look::{Fields, Look, MODULE, inside, text},
     nearest,
     read::{TierKind, read_backpressure, read_tier},
-    transfer::{Fields, Look, MODULE, inside, text},
     value::{Given, Parsed, Value, get},
 };
 use crate::pressure::Locality;
@@ -148,8 +148,9 @@ impl Look {
         };
         if first.bound == bound {
             self.found.notes.push(format!(
-                "{at}: root_dir = {root:?} is also that of {}: that works, both are members of one root, but every block is \
-                 offered to both, and packed blocks are stored twice; keep one of the two, or give each its own directory",
+                "{at}: root_dir = {root:?} is also that of {}: that works, both are members of one root, but every \
+                 block is offered to both, and packed blocks are stored twice; keep one of the two, or give each its \
+                 own directory",
                 first.at
             ));
             return;

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::{
-    Mistake, Model, PrimaryFit, nearest,
+    Model, PrimaryFit,
+    look::{Checked, Fields, Look, MODULE, inside, text},
+    nearest,
     tier::Shared,
     value::{Given, Value, get},
 };
 
-pub(super) const MODULE: &str = "kvweir.vllm";
 const SPECS: &[&str] = &["KvweirCpuOffloadingSpec"];
 const TIERING: &str = "TieringOffloadingSpec";
 /// What a transfer configuration is called in a settings file, or by the flag.
@@ -35,23 +34,6 @@ const EXTRA: &[&str] = &[
     "canonical_layout",
     "sync_load_budget_bytes",
 ];
-
-pub(super) type Fields = [(String, Given)];
-
-/// What a check of a stanza found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Checked {
-    /// All that must be changed.
-    pub mistakes: Vec<Mistake>,
-    /// What was left unchecked, and what may have been meant differently.
-    pub notes: Vec<String>,
-    /// Tiers of ours that were found.
-    pub tiers: usize,
-    /// Where each of them stands, and its directory.
-    pub roots: Vec<(String, String)>,
-    /// The primary against the longest prompt, where the numbers for it are known.
-    pub primary: Option<PrimaryFit>,
-}
 
 /// Checks one tier's part of a configuration as vLLM hands it to the tier's class, `type` and `backpressure` in it.
 pub fn check_tier(stanza: &Given) -> Checked {
@@ -106,25 +88,6 @@ pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
     look.found
 }
 
-/// A check of a stanza under way.
-pub(super) struct Look {
-    pub(super) found: Checked,
-    model: Option<Model>,
-}
-
-/// `place.name`, or what there is of it.
-pub(super) fn inside(place: &str, name: &str) -> String {
-    if place.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{place}.{name}")
-    }
-}
-
-pub(super) fn text<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
-    get(fields, name).and_then(Given::text)
-}
-
 /// A positive whole number, as vLLM reads one.
 fn whole(given: &Given) -> Option<u64> {
     match &given.value {
@@ -136,21 +99,6 @@ fn whole(given: &Given) -> Option<u64> {
 }
 
 impl Look {
-    pub(super) fn mistake(&mut self, place: &str, setting: &str, message: String) {
-        let mut m = Mistake::new(setting, message);
-        if !place.is_empty() {
-            m = m.within(place);
-        }
-        self.push(m);
-    }
-
-    /// What two tiers share is reported once.
-    pub(super) fn push(&mut self, mistake: Mistake) {
-        if !self.found.mistakes.contains(&mistake) {
-            self.found.mistakes.push(mistake);
-        }
-    }
-
     fn transfer(&mut self, place: &str, fields: &Fields) {
         if let Some(role) = get(fields, "kv_role").filter(|r| !r.text().is_some_and(|r| ROLES.contains(&r))) {
             let message = format!("kv_role = {}: {} is allowed", role.shown, ROLES.join(", "));

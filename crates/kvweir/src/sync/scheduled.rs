@@ -1,6 +1,6 @@
-//! What [`crate::sync`] gives the engine under `--cfg kvweir_shuttle`: every lock, atomic and thread is a point at which
-//! the test's scheduler says who runs next, all on one thread of the system. A run is told by its seed, and ends with an
-//! error when all wait for each other.
+//! What [`crate::sync`] gives the engine under `--cfg kvweir_shuttle`: every lock, atomic and thread is a point at
+//! which the test's scheduler says who runs next, all on one thread of the system. A run is told by its seed, and ends
+//! with an error when all wait for each other.
 //!
 //! Time: a wait of n milliseconds ends after it gave way n times. So nothing waits for ever that has a deadline, waits
 //! that are long in truth are long here, and no clock is read.

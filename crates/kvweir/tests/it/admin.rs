@@ -20,7 +20,7 @@ use std::{
 
 use kvweir::{
     ErrorKind, Key,
-    fs::admin::{Admin, Level, Verification, VerifyOptions, Writer},
+    admin::{Admin, Level, Verification, VerifyOptions, Writer},
     tier::conformance::{content, key},
 };
 

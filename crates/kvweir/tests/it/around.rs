@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kvweir::{
     Error, ErrorKind,
-    fs::{FsBuilder, FsSettings, Layout, admin::Admin},
+    admin::Admin,
+    fs::{FsBuilder, FsSettings, Layout},
     tier::{BlockOutcome, Tier},
 };
 

@@ -15,7 +15,8 @@ use std::{
 
 use kvweir::{
     ErrorKind,
-    fs::{FsSettings, Layout, admin::Admin},
+    admin::Admin,
+    fs::{FsSettings, Layout},
     io::{Region, fault::Op, pool::PoolSize, process::fork},
     tier::{BlockOutcome, JobId, LoadBlock, LoadJob, Lookup, Report, StoreBlock, StoreJob, Tier},
 };

@@ -105,7 +105,7 @@ fn child() {
                     line += &format!("{n} ");
                 }
             }
-            // one write a line: what the parent reads whole was acknowledged
+            // one write per line: what the parent reads whole was acknowledged
             out.write_all(format!("ack {line}.\n").as_bytes()).unwrap();
             out.flush().unwrap();
         }
@@ -226,6 +226,114 @@ fn assert_counted(tier: &Fs, root: &Path) {
     );
 }
 
+/// A root whose writer is killed again and again.
+struct Killing {
+    layout: Layout,
+    root: PathBuf,
+    bound: u64,
+    /// Keys that are stored, and how many of those acknowledged last must be there.
+    range: u64,
+    recent: u64,
+    seed: u64,
+    rng: Rng,
+    /// What was acknowledged in all lives, with the order in which it was.
+    known: HashMap<u64, u64>,
+    order: u64,
+    counts: Counts,
+}
+
+impl Killing {
+    /// With `evicts` the keys are three times what fits.
+    fn new(layout: Layout, evicts: bool, root: PathBuf, seed: u64) -> Self {
+        let bound = SIZE / 4;
+        let fits = match layout {
+            // with the records and trees of the extents
+            Layout::Pack => bound / (LEN as u64 + 512),
+            _ => bound / EACH,
+        };
+        Self {
+            layout,
+            root,
+            bound,
+            range: if evicts { fits * 3 } else { fits / 3 },
+            // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own
+            // start
+            recent: if evicts { fits / 2 } else { u64::MAX },
+            seed,
+            rng: Rng(seed),
+            known: HashMap::new(),
+            order: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// One life of a writer, and what it acknowledged.
+    fn live_and_die(&mut self) {
+        let seed = self.rng.next();
+        let mut child = spawn_with(self.layout, &self.root, self.bound, self.range, seed);
+        let out = child.stdout.take().unwrap();
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        assert!(lines.any(|l| l == "ready"), "the child does not open the root");
+        // every second one is killed when it has come to something, however slow the machine is
+        let first = self
+            .counts
+            .kills
+            .is_multiple_of(2)
+            .then(|| lines.next())
+            .flatten();
+        pause(1 + self.rng.below(60));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for l in first.into_iter().chain(lines) {
+            let Some(told) = l.strip_prefix("ack ").and_then(|l| l.strip_suffix('.')) else {
+                continue;
+            };
+            for n in told.split_whitespace() {
+                self.order += 1;
+                self.counts.acknowledged += 1;
+                self.known.insert(n.parse().unwrap(), self.order);
+            }
+        }
+        self.counts.kills += 1;
+        // what was stored and not told any more is more recent too
+        self.order += BLOCKS * OUTSTANDING as u64;
+    }
+
+    /// What lies there belongs to the account to the byte, and loads as it was stored.
+    fn look(&mut self) {
+        let builder = FsBuilder::new(settings(&self.root, self.bound, self.layout), ns("model"), LEN);
+        let mut tier = client(builder);
+        let s = tier.tier.stats();
+        self.counts.swept += s.swept_files;
+        self.counts.replayed += u64::from(s.startup_seconds < 10.0);
+        assert_eq!(temps(&self.root), Vec::<PathBuf>::new(), "temporaries are left");
+        assert_files_belong(&self.root, self.layout, &s);
+        assert_counted(&tier, &self.root);
+        let s = tier.tier.stats();
+        assert!(s.resident_bytes <= self.bound);
+        let c = &mut self.counts;
+        c.found += s.blocks;
+        for (&n, &at) in &self.known {
+            let held = tier.holds(&key(n));
+            if self.order - at < self.recent {
+                c.owed += 1;
+                assert!(
+                    held,
+                    "key {n}, acknowledged, is gone (seed {}, kill {})",
+                    self.seed, c.kills
+                );
+            }
+            if held && (n + c.kills).is_multiple_of(7) {
+                let got = tier.load(R, &[key(n)]);
+                assert!(matches!(got[..], [BlockOutcome::Loaded(_)]), "key {n}: {got:?}");
+                c.loaded += 1;
+            }
+        }
+        tier.tier.on_request_finished(R, &[]);
+        assert_eq!(tier.tier.stats().verification_failures, 0);
+    }
+}
+
 /// Kills the child `kills` times; with `evicts`, the keys are three times what fits.
 fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> Counts {
     let mount = Tmpfs::new("256m");
@@ -234,87 +342,27 @@ fn kill_again_and_again(layout: Layout, evicts: bool, kills: u64, seed: u64) -> 
     if mount.is_none() {
         println!("no right to mount a tmpfs: the bound is compared with the account and du only");
     }
-    let bound = SIZE / 4;
-    let fits = match layout {
-        // with the records and trees of the extents
-        Layout::Pack => bound / (LEN as u64 + 512),
-        _ => bound / EACH,
-    };
-    let range = if evicts { fits * 3 } else { fits / 3 };
-    let mut rng = Rng(seed);
-    let mut c = Counts::default();
-    // what was acknowledged in all lives, with the order in which it was
-    let mut known: HashMap<u64, u64> = HashMap::new();
-    let mut order = 0u64;
-    for _ in 0..kills {
-        if !evicts && c.kills % 10 == 9 {
+    let mut k = Killing::new(layout, evicts, root, seed);
+    for n in 0..kills {
+        if !evicts && n % 10 == 9 {
             // all keys are there by now: begin again, so that there is something to store
-            std::fs::remove_dir_all(&root).unwrap();
-            known.clear();
+            std::fs::remove_dir_all(&k.root).unwrap();
+            k.known.clear();
         }
         let mut watch = mount.as_ref().map(|m| Watch::start(m.path().to_owned()));
-        let mut child = spawn_with(layout, &root, bound, range, rng.next());
-        let out = child.stdout.take().unwrap();
-        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-        assert!(lines.any(|l| l == "ready"), "the child does not open the root");
-        // every second one is killed when it has come to something, however slow the machine is
-        let first = (c.kills % 2 == 0).then(|| lines.next()).flatten();
-        pause(1 + rng.below(60));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let mut acked = 0;
-        for l in first.into_iter().chain(lines) {
-            let Some(told) = l.strip_prefix("ack ").and_then(|l| l.strip_suffix('.')) else {
-                continue;
-            };
-            for n in told.split_whitespace() {
-                order += 1;
-                acked += 1;
-                known.insert(n.parse().unwrap(), order);
-            }
-        }
-        c.kills += 1;
-        c.acknowledged += acked;
-        // what was stored and not told any more is more recent too
-        order += BLOCKS * OUTSTANDING as u64;
-        // what lies there belongs to the account to the byte, and loads as it was stored
-        let mut tier = client(FsBuilder::new(settings(&root, bound, layout), ns("model"), LEN));
-        let s = tier.tier.stats();
-        c.swept += s.swept_files;
-        c.replayed += u64::from(s.startup_seconds < 10.0);
-        assert_eq!(temps(&root), Vec::<PathBuf>::new(), "temporaries are left");
-        assert_files_belong(&root, layout, &s);
-        assert_counted(&tier, &root);
-        let s = tier.tier.stats();
-        assert!(s.resident_bytes <= bound);
-        c.found += s.blocks;
-        // the bound may have evicted what was acknowledged long ago, in the child and in the pause for our own start
-        let recent = if evicts { fits / 2 } else { u64::MAX };
-        for (&n, &at) in &known {
-            let held = tier.holds(&key(n));
-            if order - at < recent {
-                c.owed += 1;
-                assert!(
-                    held,
-                    "key {n}, acknowledged, is gone (seed {seed}, kill {})",
-                    c.kills
-                );
-            }
-            if held && (n + c.kills) % 7 == 0 {
-                let got = tier.load(R, &[key(n)]);
-                assert!(matches!(got[..], [BlockOutcome::Loaded(_)]), "key {n}: {got:?}");
-                c.loaded += 1;
-            }
-        }
-        tier.tier.on_request_finished(R, &[]);
-        assert_eq!(tier.tier.stats().verification_failures, 0);
-        drop(tier);
+        k.live_and_die();
+        k.look();
         if let Some(w) = &mut watch {
-            c.worst = c.worst.max(w.end());
-            assert!(c.worst <= bound, "{} bytes of {bound} were seen", c.worst);
+            k.counts.worst = k.counts.worst.max(w.end());
+            assert!(
+                k.counts.worst <= k.bound,
+                "{} bytes of {} were seen",
+                k.counts.worst,
+                k.bound
+            );
         }
     }
-    c
+    k.counts
 }
 
 fn killed_at_any_moment_nothing_acknowledged_is_lost_and_no_byte_leaks(layout: Layout) {

@@ -9,10 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kvweir::{
-    fs::{Layout, admin::Admin},
-    tier::Tier,
-};
+use kvweir::{admin::Admin, fs::Layout, tier::Tier};
 
 use crate::support::{
     R, Root, assert_settled, du, extent_files, files, in_both_layouts, keys, room_for, store,

@@ -9,10 +9,8 @@ use std::{
 
 use kvweir::{
     ErrorKind,
-    fs::{
-        FsBuilder, FsSettings, Layout,
-        admin::{Admin, Fault as AdminFault, LedgerState, VerifyOptions},
-    },
+    admin::{Admin, Fault as AdminFault, LedgerState, VerifyOptions},
+    fs::{FsBuilder, FsSettings, Layout},
     io::fault::{Fault, FaultDisk, Op, Rule},
     tier::Tier,
 };

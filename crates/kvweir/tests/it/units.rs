@@ -4,10 +4,8 @@
 
 use kvweir::{
     ErrorKind,
-    fs::{
-        FsBuilder, FsSettings, Layout,
-        admin::{Admin, ConvertOptions},
-    },
+    admin::{Admin, ConvertOptions},
+    fs::{FsBuilder, FsSettings, Layout},
     io::{Disk, OsDisk},
     tier::{BlockOutcome, Tier, conformance::Client},
 };

@@ -4,11 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use kvweir::{
     Key,
+    admin::{Admin, Holder},
     events::{Event, EventKind, Medium},
-    fs::{
-        Layout,
-        admin::{Admin, Holder},
-    },
+    fs::Layout,
 };
 
 use super::life::Life;

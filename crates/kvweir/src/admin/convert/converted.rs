@@ -19,7 +19,7 @@ pub struct ConvertedNamespace {
     pub present: u64,
     /// Blocks that lay in the new layout too, and bad there: the file took the place of such a slot.
     pub rescued: u64,
-    /// Oldest blocks that went for want of room; of a plan, an estimate.
+    /// Oldest blocks dropped for lack of room; of a plan, an estimate.
     pub dropped: u64,
     /// Blocks that do not fit their checksum. A file stays for `verify --repair`, a slot loses its record.
     pub damaged: u64,

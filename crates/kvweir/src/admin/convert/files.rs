@@ -69,7 +69,7 @@ impl Work<'_> {
         while !items.is_empty() {
             self.still_runs()?;
             let fits = usize::try_from(self.room.left() / cost).unwrap_or(usize::MAX);
-            // one block at a time would be one sync a block; only what must go anyway goes for that
+            // one block at a time would be one sync per block; only what must go anyway goes for that
             let doomed = (items.len() as u64).saturating_mul(growth) > self.room.left();
             if fits == 0 || doomed && gives_back && fits < least.min(items.len()) {
                 if !gives_back {
@@ -98,7 +98,7 @@ impl Work<'_> {
     fn plan_files(&mut self, t: &mut Target, place: &Place, blocks: u64, cost: u64) {
         let extents: u64 = place.open.iter().map(super::place::Open::allocated).sum();
         self.room.change(extents, 0);
-        // of the slack, a directory and a half a block as a rule
+        // of the slack, as a rule a directory and a half per block
         let a_file = cost.saturating_sub(6 * self.unit);
         let fit = (self.room.left() / a_file.max(1)).min(blocks);
         t.report.moved = fit;
@@ -257,8 +257,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// For each key the latest record that has its block, oldest first, with a time that keeps this order; and the other
-    /// records. A plan takes the latest, unread.
+    /// For each key the latest record that has its block, oldest first, with a time that keeps this order; and the
+    /// other records. A plan takes the latest, unread.
     fn in_order(&self, t: &Target, place: &Place, mut records: Vec<At>) -> (Vec<Item>, Vec<Item>) {
         let order = |r: &At| (r.record.key.fingerprint(t.seed), Reverse(r.record.sequence));
         records.sort_by_cached_key(order);

@@ -1,22 +1,28 @@
 //! Blocks from files into extents and back, in place and within the bound. Every block is read whole and compared with
-//! its checksum; it leaves its old place only when it is durable in the new one and was read there. So a conversion that ends early, killed
-//! or not, has lost nothing: a block that lies in both places is found again, and a second run goes on.
+//! its checksum; it leaves its old place only when it is durable in the new one and was read there. So a conversion
+//! that ends early, killed or not, has lost nothing: a block that lies in both places is found again, and a second run
+//! goes on.
 //!
-//! Newest blocks go first. Where the bound has no room for the rest (files take more than slots), the oldest are dropped,
-//! as a store would drop them. Into extents, numbers of records keep the order in which blocks were written; into files,
-//! their times do.
+//! Newest blocks go first. Where the bound has no room for the rest (files take more than slots), the oldest are
+//! dropped, as a store would drop them. Into extents, numbers of records keep the order in which blocks were written;
+//! into files, their times do.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `place.rs` | extents that a conversion holds open, and the bytes below the root |
-//! | `pack.rs` | files into extents |
+//! | `pack.rs`, `packing.rs` | files into extents; what that knows of a namespace |
+//! | `read_files.rs`, `make_extent.rs`, `slots.rs` | its steps: blocks read, extents made, slots written |
 //! | `files.rs` | extents into files |
 
 mod converted;
 mod files;
+mod make_extent;
 mod pack;
+mod packing;
 mod place;
+mod read_files;
 mod room;
+mod slots;
 mod work;
 
 pub use converted::{Converted, ConvertedNamespace};
@@ -43,7 +49,7 @@ pub struct ConvertOptions<'a> {
 
 impl Admin {
     /// Moves blocks into the layout of `options`; without a claim only counts them. It can be run again after it ended
-    /// early, however that was.
+    /// early, for whatever reason.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a claim of another root, a namespace that is not there, a bound that is too small or
@@ -151,8 +157,8 @@ impl Admin {
         };
         let bound = options.max_bytes.or(seen.page().map(|p| p.head.bound));
         bound.ok_or_else(|| {
-            let message =
-                "the bound is not known: there is no ledger to tell it; say it (--max-bytes), as max_bytes of the engine";
+            let message = "the bound is not known: there is no ledger to tell it; say it (--max-bytes), as \
+                 max_bytes of the engine";
             Error::invalid("convert", message)
         })
     }

@@ -68,7 +68,7 @@ fn mount_of(text: &[u8], root: &Path) -> Option<Mount> {
         .max_by_key(|m| m.point.as_os_str().len())
 }
 
-/// Blanks and their like are written `\040`; other bytes stand for themselves, UTF-8 or not.
+/// Blanks and the like are escaped as `\040`; other bytes are literal, UTF-8 or not.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

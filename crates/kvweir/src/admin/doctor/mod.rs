@@ -1,6 +1,7 @@
 //! Whether a machine and a directory suit a file tier. Each check says what was found and, unless all is well, what to
 //! do. Nothing is changed: the one file made has no name and is gone when it is closed.
 
+mod check;
 mod device;
 mod layout;
 mod limits;
@@ -12,8 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
-
+pub use self::check::{Check, Diagnosis, Level};
 use super::Admin;
 use crate::{
     error::Result,
@@ -25,80 +25,6 @@ const SPARE: usize = 8;
 /// Files whose modes and times are looked at.
 const SAMPLE: usize = 200;
 
-/// How good a check came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Nothing to do.
-    Ok,
-    /// It works, not as well as it could, or it cannot be told.
-    Warn,
-    /// A tier will fail, or others can read the blocks.
-    Bad,
-}
-
-impl Level {
-    /// `ok`, `warn` or `bad`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Bad => "bad",
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What it is about.
-    pub what: &'static str,
-    /// How it came out.
-    pub level: Level,
-    /// What was found.
-    pub found: String,
-    /// What to do; empty if nothing.
-    pub advice: String,
-}
-
-impl Check {
-    fn ok(what: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            what,
-            level: Level::Ok,
-            found: found.into(),
-            advice: String::new(),
-        }
-    }
-
-    fn warn(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            level: Level::Warn,
-            advice: advice.into(),
-            ..Self::ok(what, found)
-        }
-    }
-
-    fn bad(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            level: Level::Bad,
-            advice: advice.into(),
-            ..Self::ok(what, found)
-        }
-    }
-}
-
-/// All checks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Diagnosis {
-    /// The directory.
-    pub root: String,
-    /// The worst level of all.
-    pub level: Level,
-    /// The checks.
-    pub checks: Vec<Check>,
-}
-
 impl Admin {
     /// Looks at machine and directory. Where the ledger tells a bound, all files are counted against it.
     ///
@@ -109,7 +35,7 @@ impl Admin {
     }
 
     fn look_around(&self) -> Result<Diagnosis> {
-        // checks that try something would take the want of descriptors for its failure
+        // a check that tries something would take a lack of descriptors for its own failure
         let spare: std::io::Result<Vec<_>> = (0..SPARE).map(|_| File::open("/dev/null")).collect();
         if let Err(e) = spare {
             self.notes.note(Path::new("/dev/null"), &e);

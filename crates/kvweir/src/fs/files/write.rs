@@ -14,7 +14,7 @@ use crate::{
         Disk, DiskFile, Stat, buffer::PageBuffer, disk::write_full, is_aligned, round_up,
         tree::most_allocated,
     },
-    jobs::{Backend, StoreRun},
+    jobs::StoreRun,
     metrics::{EvictReason, RefuseReason},
     root::{
         file::{Author, Counted, NewFile},

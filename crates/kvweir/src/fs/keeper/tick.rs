@@ -159,6 +159,7 @@ impl Keeper {
         self.tell_uses();
         if self
             .shared
+            .root
             .journal
             .get()
             .is_some_and(journal::Journal::is_at_limit)

@@ -53,11 +53,11 @@ impl Fixed {
         // refused where there was none
         let _ = ring.submitter().unregister_buffers();
         // SAFETY: the addresses are those of the region. Owned memory is mapped as long as a clone of the region
-        // exists; borrowed memory stays valid as long, by the contract of `Region::borrowed`: nothing here sees to that.
-        // `self` has a clone, and the engine keeps `self` as long as the ring (its field is declared behind the ring's,
-        // so it is dropped after it). Registering reads and writes none of the memory; it pins its pages, so memory that
-        // an owner unmapped against its promise would still be other pages than those a later mapping gets there, and
-        // `index` names it by address: a transfer would then go to the old ones.
+        // exists; borrowed memory stays valid as long, by the contract of `Region::borrowed`: nothing here sees to
+        // that. `self` has a clone, and the engine keeps `self` as long as the ring (its field is declared behind the
+        // ring's, so it is dropped after it). Registering reads and writes none of the memory; it pins its pages, so
+        // memory that an owner unmapped against its promise would still be other pages than those a later mapping gets
+        // there, and `index` names it by address: a transfer would then go to the old ones.
         unsafe { ring.submitter().register_buffers(&chunks) }
     }
 
@@ -74,7 +74,7 @@ impl Fixed {
     }
 }
 
-/// As the opcodes name a file.
+/// A file as opcodes name it.
 pub(super) fn descriptor(fd: std::os::fd::BorrowedFd<'_>) -> types::Fd {
     types::Fd(std::os::fd::AsRawFd::as_raw_fd(&fd))
 }

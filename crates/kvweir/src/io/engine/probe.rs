@@ -1,5 +1,4 @@
-//! Whether io_uring works here: asked of the kernel by doing it, since sysctl, seccomp and the kernel's age all have a
-//! say.
+//! Whether io_uring works here: found out by trying, since sysctl, seccomp and the kernel's age all have a say.
 
 #![expect(unsafe_code, reason = "hands addresses to the kernel")]
 

@@ -23,8 +23,7 @@ const MAX_BYTES: usize = 0x7fff_0000;
 
 /// A ring of `entries` operations that is still disabled where its flags say so ([`enable`]).
 pub(super) fn create(entries: u32) -> io::Result<IoUring> {
-    // completions are worked off by whoever waits for them and never interrupt it (6.1); they do not interrupt it
-    // (5.19); as it always was
+    // who waits for completions works them off and is never interrupted (6.1); is not interrupted (5.19); as ever
     let invalid = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
     IoUring::builder()
         .setup_clamp()

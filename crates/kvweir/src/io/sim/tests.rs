@@ -1,5 +1,7 @@
-use super::*;
-use crate::io::disk::{read_full, write_full};
+use std::io::{IoSlice, IoSliceMut};
+
+use super::{tree::ENOSPC, *};
+use crate::io::disk::{Disk, OpenMode, read_full, write_full};
 
 fn disk() -> SimDisk {
     SimDisk::new(Path::new("/d"), Some(64 << 10))

@@ -1,15 +1,16 @@
-//! Reading a live member's journal as it grows: from the newest snapshot that is whole, generation after generation.
-//! Whoever did not look for a while may find that the next generation was folded into a snapshot and removed; then all
-//! begins anew with that snapshot, and what is not told again by the end is not there any more.
+//! Reading a live member's journal as it grows: from the newest snapshot that is whole, generation after generation. A
+//! reader that lags may find that the next generation was folded into a snapshot and removed; it then starts over with
+//! that snapshot, and what is not told again by its end is gone.
 
 use std::{collections::HashMap, io, path::Path};
 
 use foldhash::fast::FixedState;
 
 use super::{
+    header::{HEADER_BYTES, Header},
     path,
     read::files_of,
-    record::{At, FRAME_BYTES, Frame, HEADER_BYTES, Header, Record, decode},
+    record::{At, FRAME_BYTES, Frame, Record, decode},
 };
 use crate::{
     block::Fingerprint,
@@ -64,12 +65,12 @@ struct Open {
 const WINDOW: usize = 256 << 10;
 /// Windows read in one call.
 const WINDOWS: usize = 64;
-/// Calls after which bytes that are no record are not only not written yet: all is read again, once.
+/// After so many calls, bytes that are no record count as damage and not as half written: all is read again, once.
 const STUCK: u32 = 20;
 /// Bytes of the frame that ends a snapshot.
 const END_BYTES: u64 = FRAME_BYTES as u64 + 8;
 
-/// What reading on came to.
+/// How reading on ended.
 enum Read {
     Records,
     /// Bytes that are no record, or not yet.
@@ -115,7 +116,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Begins a reading; `false`: there is nothing to begin with now.
+    /// Begins a reading; `false`: nothing to begin with is there now.
     fn begin(&mut self, disk: &dyn Disk, root: &Path, readings: &mut u32) -> io::Result<bool> {
         let files = files_of(disk, root, self.member)?;
         let snapshots = files.iter().rev().filter(|f| f.0);
@@ -233,7 +234,7 @@ impl Follower {
         self.stuck.2 == STUCK
     }
 
-    /// Goes on at the begin of a file, if it is there and what it should be.
+    /// Goes on at the start of a file, if it is there and what it should be.
     fn open(&mut self, disk: &dyn Disk, root: &Path, snapshot: bool, generation: u32) -> io::Result<()> {
         self.file = None;
         self.shelves.clear();

@@ -3,7 +3,7 @@
 //! what it does not tell of would be counted by nobody (I1).
 
 use super::{
-    record::Reader,
+    fields::Reader,
     unusable::{Seen, Unusable},
 };
 

@@ -5,10 +5,11 @@ use std::{collections::HashSet, io, path::Path};
 use super::{
     read::load,
     record::{FRAME_BYTES, Facts},
+    rotate::Rotation,
     snapshot::Snapshot,
-    state::State,
+    state::FoldState,
     unusable::Unusable,
-    write::{Rotation, SNAPSHOT_BASE},
+    write::SNAPSHOT_BASE,
 };
 use crate::{
     block::Key,
@@ -17,7 +18,7 @@ use crate::{
     root::names::{Fan, Leaf},
 };
 
-/// Reads what the generations before `rotation` came to, to be written as its snapshot.
+/// Folds the generations before `rotation` into one state, to be written as its snapshot.
 pub(crate) fn merge(
     disk: &dyn Disk,
     root: &Path,
@@ -31,7 +32,7 @@ pub(crate) fn merge(
 }
 
 /// The state that a snapshot is made of.
-pub(crate) struct Merged(State);
+pub(crate) struct Merged(FoldState);
 
 impl Merged {
     /// Upper limit of the snapshot's bytes.

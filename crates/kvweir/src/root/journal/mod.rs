@@ -2,23 +2,27 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `record.rs` | the format |
-//! | `write.rs`, `out.rs` | [`Journal`]: appends, changes generation; the file that is written |
+//! | `files.rs`, `header.rs`, `record.rs`, `fields.rs` | names of the files; the format |
+//! | `write.rs`, `out.rs` | [`Journal`]: appends; the file that is written |
+//! | `rotate.rs` | its next generation, and its end |
 //! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
-//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and what their frames come to |
+//! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and their frames folded into what it owns |
 //! | `replay.rs` | [`replay()`]: what a dead member owned |
 //! | `mark.rs` | [`Mark`]: what the ledger knows of it |
 //! | `merge.rs` | [`merge()`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
 //!
-//! Two files a generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
+//! Two files per generation: a snapshot of all that was there when it began (none for generation 0), and the journal of
 //! what happened since. A `begin` precedes the making of directories and the publishing of a file, a `stored` follows;
 //! an `evict` precedes a removal, a `gone` follows. Whatever was begun and not ended when the process died is in
 //! doubt: its leaf directory is looked at again, all else is known to the byte. Nothing is synced: the page cache
 //! outlives a process, and after a restart of the machine the tree is walked.
 
 mod blocks;
+mod fields;
+mod files;
 mod follow;
+pub(crate) mod header;
 mod mark;
 mod merge;
 mod older;
@@ -26,45 +30,21 @@ mod out;
 mod read;
 pub(crate) mod record;
 mod replay;
+mod rotate;
 mod snapshot;
 mod state;
 mod unusable;
 mod window;
 pub(crate) mod write;
 
-use std::path::{Path, PathBuf};
-
-use crate::root::names::STATE_DIR;
-
 pub(crate) use self::{older::Resume, out::CREDIT_BLOCKS, write::Journal};
 pub(crate) use self::{read::files_of, unusable::Unusable};
 pub(crate) use blocks::Owned;
+pub(crate) use fields::{Reader, units};
+pub(crate) use files::{parse_name, path};
 pub(crate) use follow::{Follower, Step};
 pub(crate) use mark::{MARK_BYTES, Mark};
 pub(crate) use merge::merge;
-pub(crate) use record::{DirCosts, Facts, units};
+pub(crate) use record::{DirCosts, Facts};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use snapshot::Snapshot;
-
-/// `journal-<member>-<generation>` or `snapshot-...`.
-pub(crate) fn file_name(snapshot: bool, member: u32, generation: u32) -> String {
-    let what = if snapshot { "snapshot" } else { "journal" };
-    format!("{what}-{member:02}-{generation:08}")
-}
-
-/// Reads such a name: whether a snapshot, member, generation.
-pub(crate) fn parse_name(name: &str) -> Option<(bool, u32, u32)> {
-    let (what, rest) = name.split_once('-')?;
-    let snapshot = match what {
-        "snapshot" => true,
-        "journal" => false,
-        _ => return None,
-    };
-    let (member, generation) = rest.split_once('-')?;
-    let (member, generation) = (member.parse().ok()?, generation.parse().ok()?);
-    (file_name(snapshot, member, generation) == name).then_some((snapshot, member, generation))
-}
-
-pub(crate) fn path(root: &Path, snapshot: bool, member: u32, generation: u32) -> PathBuf {
-    root.join(STATE_DIR).join(file_name(snapshot, member, generation))
-}

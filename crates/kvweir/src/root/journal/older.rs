@@ -1,6 +1,6 @@
 //! A file of a member that counts and is not written any more.
 
-use crate::{io::disk::Stat, root::journal::record::Header};
+use crate::{io::disk::Stat, root::journal::header::Header};
 use std::path::PathBuf;
 
 /// A file that counts beside the one that is written.

@@ -1,4 +1,4 @@
-//! The file of a journal that is written: what it holds for sure, what is to come, and the files that count beside it.
+//! The journal file being written: what it surely holds, what is still buffered, and the files that count beside it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,8 +8,9 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
+    header::Header,
     mark::Mark,
-    record::{DirCosts, FRAME_BYTES, Header, Record},
+    record::{DirCosts, FRAME_BYTES, Record},
 };
 use crate::{
     block::Fingerprint,
@@ -42,7 +43,7 @@ pub(super) struct Out {
     pub(super) torn: bool,
     /// Up to where bytes may lie that a failed append left and that could not be cut off.
     behind: u64,
-    /// What was begun and has not ended: said again at the begin of each generation.
+    /// What was begun and has not ended: said again at the start of each generation.
     pub(super) open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
     /// Removals that are not written yet: they go before any other record.
     pub(super) owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
@@ -155,7 +156,8 @@ impl Out {
         self.len + self.older_bytes()
     }
 
-    /// Bytes that may come to be taken beyond those counted, when the journal has grown by what is reserved for that.
+    /// Bytes that the file system may yet take beyond those counted, when the journal has grown by what is reserved for
+    /// that.
     pub(super) fn spare(&self, fs_block: u64) -> u64 {
         let grown = round_up(self.len, fs_block) + CREDIT_BLOCKS * fs_block;
         let current = (most_allocated(grown, fs_block) - grown).saturating_sub(self.extra);
@@ -205,7 +207,10 @@ pub(crate) const CREDIT_BLOCKS: u64 = 4;
 mod tests {
     use std::path::Path;
 
-    use super::super::record::{At, Frame, HEADER_BYTES, decode};
+    use super::super::{
+        header::HEADER_BYTES,
+        record::{At, Frame, decode},
+    };
     use super::*;
     use crate::io::Stat;
     use crate::{

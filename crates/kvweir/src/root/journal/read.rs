@@ -3,10 +3,10 @@
 use std::{io, path::Path};
 
 use super::{
+    header::{HEADER_BYTES, Header},
     older::Older,
     parse_name, path,
-    record::{HEADER_BYTES, Header},
-    state::State,
+    state::FoldState,
 };
 use crate::{
     io::{Disk, disk::FileKind},
@@ -36,7 +36,7 @@ pub(crate) fn files_of(disk: &dyn Disk, root: &Path, member: u32) -> io::Result<
 
 /// The files of a member that count, read.
 pub(super) struct Loaded {
-    pub(super) state: State,
+    pub(super) state: FoldState,
     /// All files found.
     pub(super) found: Vec<(bool, u32)>,
     /// Snapshot and journals that count but the last.
@@ -57,10 +57,10 @@ pub(super) fn load(
 ) -> Result<Loaded, Unusable> {
     let found = files_of(disk, root, member)?;
     let (mut base, mut nonce) = (None, None);
-    let mut state = State::default();
+    let mut state = FoldState::default();
     let mut older = Vec::new();
     for &(snapshot, generation) in found.iter().rev().filter(|f| f.0 && f.1 <= upto) {
-        let mut tried = State::default();
+        let mut tried = FoldState::default();
         let at = path(root, snapshot, member, generation);
         let mut bytes = Window::open(disk, &at)?;
         match tried.file(&mut bytes, member, generation, true) {
@@ -96,7 +96,7 @@ pub(super) fn load(
         let at = path(root, false, member, generation);
         let mut bytes = Window::open(disk, &at)?;
         if bytes.len()? < HEADER_BYTES as u64 && Some(generation) == newest && last.is_some() {
-            // it died as it made this one: records went to the one before
+            // it died while making this one: its records are in the one before
             break;
         }
         state.shelves.clear();

@@ -7,7 +7,9 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::{blocks::Owned, mark::Mark, older::Resume, path, read::load, state::State, unusable::Unusable};
+use super::{
+    blocks::Owned, mark::Mark, older::Resume, path, read::load, state::FoldState, unusable::Unusable,
+};
 use crate::{
     budget::COST_UNIT,
     io::Disk,
@@ -67,7 +69,7 @@ pub(crate) fn replay(
     Ok(out)
 }
 
-impl State {
+impl FoldState {
     fn into(self, out: &mut Replayed) {
         for (_, place) in &self.open {
             out.doubt.entry(*place).or_default();

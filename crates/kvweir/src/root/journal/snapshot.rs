@@ -6,7 +6,8 @@ use super::{
     out::Out,
     path,
     record::{At, Facts, Record},
-    write::{Journal, Rotation},
+    rotate::Rotation,
+    write::Journal,
 };
 use crate::{block::Fingerprint, io::disk::OpenMode, root::names::Fan, root::names::Shelf};
 

@@ -1,4 +1,4 @@
-//! What the frames of a member's files come to.
+//! Folds the frames of a member's files into what it owns.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,8 @@ use foldhash::fast::FixedState;
 
 use super::{
     blocks::{Blocks, Owned},
-    record::{At, Frame, HEADER_BYTES, Header, Record, decode},
+    header::{HEADER_BYTES, Header},
+    record::{At, Frame, Record, decode},
     unusable::Unusable,
     window::Window,
 };
@@ -18,13 +19,13 @@ use crate::{
     },
 };
 
-/// Bytes in which a block is told: some 60, or twice that. Room is made for those that were read, whatever a file's
-/// length says.
+/// Bytes that a journal spends on a block: some 60, or twice that. Room is made for those that were read, whatever a
+/// file's length says.
 const A_BLOCK: usize = 120;
 
 /// The state while frames are read.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct FoldState {
     pub(super) namespaces: Vec<String>,
     /// A file's own numbers of shelves.
     pub(super) shelves: HashMap<u16, (u16, Leaf), FixedState>,
@@ -35,7 +36,7 @@ pub(super) struct State {
     pub(super) tops: HashMap<u16, u32, FixedState>,
 }
 
-impl State {
+impl FoldState {
     /// Reads a file; returns its header, the bytes up to the last whole frame, and whether a snapshot is whole.
     pub(super) fn file(
         &mut self,

@@ -1,4 +1,4 @@
-//! A file read front to back, through memory that is used again and again.
+//! A file read front to back, through a reused buffer.
 
 use crate::{
     io::{
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Bytes of a file read at once.
 pub(crate) const WINDOW: usize = 1 << 20;
 
-/// A file read from its begin to its end, through memory that is used again and again.
+/// A file read front to back.
 pub(crate) struct Window {
     file: Box<dyn DiskFile>,
     bytes: Vec<u8>,

@@ -1,11 +1,19 @@
 //! The walk at start: everything below the root is counted (I1), blocks are found by name alone, temporaries that
 //! are provably ours are swept, every other file is left where it is. First-level directories are shared out among
-//! threads. A walk that is watched (`watch.rs`) changes nothing.
+//! threads. A walk that is watched (`visitor.rs`) changes nothing.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | [`Walk`]: the root, its namespaces and their first-level directories |
+//! | `leaf.rs` | leaf directories: blocks and temporaries |
+//! | `foreign.rs` | everything else, which is only counted |
+//! | `look.rs` | what a watcher is told, and what cannot be looked at |
 
+mod foreign;
+mod leaf;
 mod look;
 
 use std::{
-    collections::HashSet,
     ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
@@ -13,13 +21,8 @@ use std::{
 
 use super::{
     dirs::Dirs,
-    journal::parse_name,
-    names::{
-        Fan, Leaf, Parsed, STATE_DIR, is_namespace, leaf_dir, name_fingerprint, parse_file, parse_high,
-        parse_leaf, temp_member,
-    },
-    trailer::{TRAILER_BYTES, decode},
-    visitor::{BlockFile, Met, Watch},
+    names::{Fan, Leaf, is_namespace, parse_high, parse_leaf},
+    visitor::{Met, Watch},
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -27,10 +30,8 @@ use crate::{
     evict::Id,
     io::{
         Disk,
-        disk::{FileKind, OpenMode, Stat},
+        disk::{FileKind, Stat},
     },
-    namespace::dir_seed,
-    root::names::CONFIG_FILE,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -251,214 +252,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks at a leaf directory; with `only`, counts those blocks alone. An empty one is removed. Returns whether it
-    /// is still there.
-    pub(crate) fn walk_leaf(
-        &self,
-        ns: u16,
-        ns_dir: &Path,
-        (fan, leaf): (Fan, Leaf),
-        only: Option<&HashSet<Fingerprint>>,
-        dirs: &Dirs,
-        out: &mut Survey,
-    ) -> Result<bool> {
-        let dir = leaf_dir(ns_dir, fan, leaf);
-        let Some(stat) = self.look(&dir)? else {
-            return Ok(false);
-        };
-        let cost = stat.allocated;
-        self.tell(|| Met::Dir {
-            namespace: Some(ns),
-            path: &dir,
-            stat: &stat,
-        });
-        let seed = dir_seed(
-            &ns_dir
-                .file_name()
-                .map(|n| n.to_string_lossy())
-                .unwrap_or_default(),
-        );
-        let Some(entries) = self.entries(&dir)? else {
-            return Ok(true);
-        };
-        if entries.is_empty() {
-            self.tell(|| Met::Empty { path: &dir });
-        }
-        let mut blocks = 0;
-        for (name, kind) in entries {
-            let path = dir.join(&name);
-            // what we write is ASCII: any other name is foreign
-            let text = name.to_str().unwrap_or_default();
-            match parse_file(text, fan, leaf) {
-                Parsed::Temp if kind == FileKind::File && self.watch.is_some() => {
-                    if let Some(stat) = self.look(&path)? {
-                        self.tell(|| Met::Temp {
-                            path: &path,
-                            stat: &stat,
-                        });
-                    }
-                }
-                Parsed::Temp if kind == FileKind::File && !self.sweeps(text) => {}
-                Parsed::Temp if kind == FileKind::File => match self.disk.remove_file(&path) {
-                    Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                        return Err(Error::io("sweep leftover temporary", path.display(), e));
-                    }
-                    _ => out.swept += 1,
-                },
-                Parsed::Block(key) if kind == FileKind::File => {
-                    let Some(fp) = name_fingerprint(text, fan, leaf, seed) else {
-                        continue;
-                    };
-                    if only.is_some_and(|o| !o.contains(&fp)) {
-                        blocks += 1;
-                        continue;
-                    }
-                    let Some(stat) = self.look(&path)? else {
-                        continue;
-                    };
-                    if let Some(watch) = self.watch {
-                        blocks += 1;
-                        watch.met(Met::Block(&BlockFile {
-                            namespace: ns,
-                            dir: &dir,
-                            name: text,
-                            fp,
-                            fan,
-                            leaf,
-                            key,
-                            stat,
-                        }));
-                        continue;
-                    }
-                    let whole = self.block_len + TRAILER_BYTES as u64;
-                    let right = stat.len == self.block_len || stat.len == whole;
-                    let key = match key {
-                        None if ns == 0 && self.want_keys && leaf == Leaf::Keyed => {
-                            self.key_in_trailer(&path)
-                        }
-                        k => k,
-                    };
-                    blocks += 1;
-                    dirs.found_file(ns, fan, leaf);
-                    out.blocks.push(Found {
-                        fp,
-                        namespace: ns,
-                        leaf,
-                        fan,
-                        cost: stat.counted(self.fs_block),
-                        mtime_ns: stat.mtime_ns,
-                        trailer: stat.len == whole,
-                        id: None,
-                        bad: ns == 0 && !right && leaf != Leaf::Extent,
-                        key: key.filter(|_| ns == 0 && self.want_keys),
-                    });
-                }
-                _ => self.count_foreign(&path, out)?,
-            }
-        }
-        if blocks == 0 && self.watch.is_none() && self.disk.remove_dir(&dir).is_ok() {
-            return Ok(false);
-        }
-        out.dir_bytes += cost;
-        dirs.found_dir(ns, fan, Some(leaf), cost);
-        Ok(true)
-    }
-
     /// The name of an entry of the root, if it is a namespace's directory.
     fn namespace<'n>(&self, name: &'n OsStr, kind: FileKind) -> Option<&'n str> {
         let name = name.to_str().filter(|_| kind == FileKind::Dir)?;
         (is_namespace(name) || name == self.own).then_some(name)
-    }
-
-    fn sweeps(&self, name: &str) -> bool {
-        match self.sweep {
-            Sweep::All => true,
-            Sweep::Member(n) => temp_member(name) == Some(n),
-        }
-    }
-
-    /// Counts a file or a whole directory that is not ours, at the larger of length and allocation.
-    fn count_foreign(&self, path: &Path, out: &mut Survey) -> Result<()> {
-        if path == self.root.join(STATE_DIR) {
-            return self.count_state(path, out);
-        }
-        let mut stack = vec![path.to_owned()];
-        while let Some(p) = stack.pop() {
-            let Some(stat) = self.look(&p)? else {
-                continue;
-            };
-            let own = p.file_name().is_some_and(|n| n == CONFIG_FILE);
-            self.tell(
-                || match own || stat.kind == FileKind::Dir && self.is_config_dir(&p) {
-                    true => Met::Own {
-                        path: &p,
-                        stat: &stat,
-                    },
-                    false => Met::Foreign {
-                        path: &p,
-                        stat: &stat,
-                    },
-                },
-            );
-            match stat.kind {
-                FileKind::Dir => {
-                    out.deep_bytes += stat.allocated;
-                    match self.disk.list(&p, &mut |name, _| stack.push(p.join(name))) {
-                        // somebody else's (`lost+found` of a mount point): counted as far as it can be seen
-                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                            tracing::warn!(dir = %p.display(), %error, "a foreign directory cannot be read");
-                            out.foreign_files += 1;
-                        }
-                        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                            self.unreadable(&p, Error::io("list directory", p.display(), e))?;
-                        }
-                        _ => {}
-                    }
-                }
-                FileKind::File => {
-                    out.foreign_files += u64::from(!own);
-                    out.deep_bytes += stat.counted(self.fs_block);
-                }
-                FileKind::Other => out.deep_bytes += stat.allocated,
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts the state directory and all below it: journals are their members' to count.
-    fn count_state(&self, path: &Path, out: &mut Survey) -> Result<()> {
-        let Some(stat) = self.look(path)? else {
-            return Ok(());
-        };
-        self.tell(|| Met::Own { path, stat: &stat });
-        out.common_bytes += stat.allocated;
-        for (name, kind) in self.entries(path)?.unwrap_or_default() {
-            let journal = kind == FileKind::File && name.to_str().and_then(parse_name).is_some();
-            if journal && self.watch.is_none() {
-                continue;
-            }
-            let at = path.join(&name);
-            let Some(stat) = self.look(&at)? else { continue };
-            self.tell(|| Met::Own {
-                path: &at,
-                stat: &stat,
-            });
-            out.common_bytes += match kind {
-                FileKind::File => stat.counted(self.fs_block),
-                FileKind::Dir => stat.allocated + self.own_below(&at)?,
-                FileKind::Other => stat.allocated,
-            };
-        }
-        Ok(())
-    }
-
-    fn key_in_trailer(&self, path: &Path) -> Option<Key> {
-        let file = self.disk.open(path, OpenMode::Read, false).ok()?;
-        let mut page = [0; TRAILER_BYTES];
-        let n = file
-            .read_at(&mut [io::IoSliceMut::new(&mut page)], self.block_len)
-            .ok()?;
-        decode(page.get(..n)?).map(|t| t.key)
     }
 
     /// The entries of a directory; `None`: a watcher was told that it cannot be read.

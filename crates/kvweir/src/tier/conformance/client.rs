@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::broken;
+use super::broken::broken;
 use crate::{
     block::{Fingerprint, Key},
     error::ErrorKind,

@@ -1,6 +1,9 @@
 //! Checks of what begins and ends: pins, drains, shutdown.
 
-use super::{CAPACITY, Caller, Make, end, key, keys, open, store_all};
+use super::{
+    client::{key, keys},
+    setup::{CAPACITY, Caller, Make, end, open, store_all},
+};
 use crate::{
     error::ErrorKind,
     tier::{BlockOutcome, RequestId},

@@ -1,13 +1,15 @@
-//! The conformance kit: what every [`Tier`] must do, as checks that its author runs. Each check makes tiers of its
-//! own and panics with the line of the contract that is broken.
+//! The conformance kit: what every [`Tier`](super::Tier) must do, as checks that its author runs. Each check makes
+//! tiers of its own and panics with the line of the contract that is broken.
 //!
 //! ```
 //! use kvweir::tier::{MemoryTier, conformance::{self, Setup}};
 //! conformance::run_all(&mut |s: Setup| Box::new(MemoryTier::new("memory", s.capacity_blocks as u32)));
 //! ```
 
+mod broken;
 mod client;
 mod life;
+mod setup;
 
 pub use client::{Client, content, fill_content, key, keys, long_key};
 pub use life::{
@@ -15,39 +17,10 @@ pub use life::{
     shutdown_refuses_and_misses,
 };
 
-use super::{BlockOutcome, RequestId, Tier};
-use crate::block::Key;
+pub use setup::{Make, Setup};
 
-/// The tier that a check needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setup {
-    /// How many blocks fit at least. Checks that need eviction store at least four times as many.
-    pub capacity_blocks: u64,
-    /// Bytes of a block.
-    pub block_len: usize,
-    /// An empty tier; else one over the storage of the last one, which was shut down and dropped. A tier whose
-    /// storage does not outlive it is empty then too.
-    pub fresh: bool,
-}
-
-/// Makes the tier to be checked; events on, where it has them.
-pub type Make<'a> = &'a mut dyn FnMut(Setup) -> Box<dyn Tier>;
-
-type Caller = Client<dyn Tier>;
-
-const CAPACITY: u64 = 24;
-const BLOCK_LEN: usize = 8192;
-const SETUP: Setup = Setup {
-    capacity_blocks: CAPACITY,
-    block_len: BLOCK_LEN,
-    fresh: true,
-};
-
-/// Stops a check: the tier broke this line of the contract.
-#[expect(clippy::panic, reason = "a check that fails must stop the test that runs it")]
-fn broken(line: &str, how: &str) -> ! {
-    panic!("contract broken: {line}: {how}")
-}
+use self::setup::{BLOCK_LEN, CAPACITY, Caller, SETUP, end, open, store_all};
+use super::{BlockOutcome, RequestId};
 
 /// Runs every check.
 pub fn run_all(make: Make<'_>) {
@@ -67,31 +40,6 @@ pub fn run_all(make: Make<'_>) {
     concurrent_stores_of_one_key_are_all_good(make);
     lookups_answer_while_1000_blocks_are_queued(make);
     reopened_storage_tells_no_lies(make);
-}
-
-fn open(make: Make<'_>, slots: u32) -> Caller {
-    Client::new(make(SETUP), slots, BLOCK_LEN)
-}
-
-/// Every check ends here: nothing outstanding, nothing pinned.
-fn end(mut c: Caller) {
-    c.wait_all();
-    c.tier.shutdown();
-    let pinned = c.tier.stats().pinned_blocks;
-    assert_eq!(
-        pinned, 0,
-        "contract broken: Pins (I3): {pinned} blocks are pinned when nothing runs"
-    );
-}
-
-fn store_all(c: &mut Caller, req: RequestId, keys: &[Key]) {
-    for o in c.store(req, keys) {
-        assert!(
-            o.is_ok(),
-            "contract broken: a block within the capacity was not stored: {o:?}"
-        );
-    }
-    c.tier.on_request_finished(req, &[]);
 }
 
 /// Truth (I2): a block reported loaded holds exactly the bytes that were stored, whatever its [`super::Verified`].

@@ -4,10 +4,8 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use kvweir::{
     ErrorKind,
-    fs::{
-        FsBuilder,
-        admin::{Admin, Claim, GcOptions, ImportOptions, LedgerState, VerifyOptions},
-    },
+    admin::{Admin, Claim, GcOptions, ImportOptions, LedgerState, VerifyOptions},
+    fs::FsBuilder,
     io::fault::{Fault as Planned, Op, Rule},
     tier::conformance::key,
 };

@@ -11,10 +11,8 @@ use std::{
 
 use kvweir::{
     ErrorKind,
-    fs::{
-        FsBuilder, Layout,
-        admin::{Admin, ConvertOptions, Converted, VerifyOptions},
-    },
+    admin::{Admin, ConvertOptions, Converted, VerifyOptions},
+    fs::{FsBuilder, Layout},
     sync::Bell,
     tier::{
         Tier,
@@ -306,7 +304,7 @@ fn killed_at_any_moment_it_goes_on_and_nothing_is_lost() {
             child.kill().unwrap();
             kills += u64::from(!child.wait().unwrap().success());
             let r = admin(&root).verify(&VerifyOptions::default(), &|_| {}).unwrap();
-            let odd = |f: &&kvweir::fs::admin::Finding| {
+            let odd = |f: &&kvweir::admin::Finding| {
                 !["leftover_temporary", "empty_directory", "half_extent"].contains(&f.fault.as_str())
             };
             assert_eq!(r.findings.iter().find(odd), None);

@@ -5,10 +5,8 @@
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use kvweir::{
-    fs::{
-        Layout,
-        admin::{Admin, ConvertOptions, Converted, ImportOptions},
-    },
+    admin::{Admin, ConvertOptions, Converted, ImportOptions},
+    fs::Layout,
     tier::{
         BlockOutcome, Tier, Verified,
         conformance::{content, key},

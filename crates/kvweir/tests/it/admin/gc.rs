@@ -10,10 +10,8 @@ use std::{
 };
 
 use kvweir::{
-    fs::{
-        FsBuilder,
-        admin::{Admin, Collected, GcOptions, RegionState},
-    },
+    admin::{Admin, Collected, GcOptions, RegionState},
+    fs::FsBuilder,
     tier::conformance::key,
 };
 
@@ -186,50 +184,84 @@ fn machine(pids: &[u32]) -> tempfile::TempDir {
     proc
 }
 
+/// Shared memory of engines that run and of one that is dead, and files of others.
+struct Shm {
+    dir: tempfile::TempDir,
+    mapped: PathBuf,
+    open: PathBuf,
+    pieces: [PathBuf; 3],
+    dead: [PathBuf; 2],
+    others: [PathBuf; 4],
+}
+
+impl Shm {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, vec![1; 1 << 16]).unwrap();
+            path
+        };
+        Self {
+            mapped: file("vllm_offload_mapped.mmap"),
+            open: file("vllm_offload_open.mmap"),
+            pieces: [
+                file("vllm_offload_pieces.mmap"),
+                file("vllm_offload_pieces.mmap.1"),
+                file("vllm_offload_pieces.mmap.10"),
+            ],
+            dead: [file("vllm_offload_dead.mmap"), file("vllm_offload_dead.mmap.1")],
+            others: [
+                file("psm_1234"),
+                file("vllm_offload_x.mmap.bak"),
+                file("vllm_offload_.mmap"),
+                file("my_vllm_offload_x.mmap"),
+            ],
+            dir,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn of_engines(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.mapped, &self.open].into_iter().chain(&self.pieces)
+    }
+
+    /// Processes that use what runs: one maps a file, one has one open, one maps a piece. `None` without Python.
+    fn users(&self) -> Option<[Child; 3]> {
+        let map = "f = os.open(F, os.O_RDWR)\nm = mmap.mmap(f, 0)\nos.closerange(3, 64)";
+        let children = [
+            user(map, &self.mapped),
+            user("f = os.open(F, os.O_RDONLY)", &self.open),
+            user(map, &self.pieces[2]),
+        ];
+        let [Some(maps), Some(opens), Some(maps_piece)] = children else {
+            return None;
+        };
+        let fds = fs::read_dir(format!("/proc/{}/fd", maps.id())).unwrap();
+        let has_open = |p: fs::DirEntry| fs::read_link(p.path()).is_ok_and(|p| p == self.mapped);
+        assert!(!fds.flatten().any(has_open), "mapped and not open");
+        Some([maps, opens, maps_piece])
+    }
+}
+
 #[test]
 fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
     let (root, _) = made(1);
-    let shm = tempfile::tempdir().unwrap();
-    let file = |name: &str| {
-        let path = shm.path().join(name);
-        fs::write(&path, vec![1; 1 << 16]).unwrap();
-        path
-    };
-    let mapped = file("vllm_offload_mapped.mmap");
-    let open = file("vllm_offload_open.mmap");
-    let pieces = [
-        file("vllm_offload_pieces.mmap"),
-        file("vllm_offload_pieces.mmap.1"),
-        file("vllm_offload_pieces.mmap.10"),
-    ];
-    let dead = [file("vllm_offload_dead.mmap"), file("vllm_offload_dead.mmap.1")];
-    let others = [
-        file("psm_1234"),
-        file("vllm_offload_x.mmap.bak"),
-        file("vllm_offload_.mmap"),
-        file("my_vllm_offload_x.mmap"),
-    ];
-    let of_engines = || [&mapped, &open].into_iter().chain(&pieces);
-    let map = "f = os.open(F, os.O_RDWR)\nm = mmap.mmap(f, 0)\nos.closerange(3, 64)";
-    let children = [
-        user(map, &mapped),
-        user("f = os.open(F, os.O_RDONLY)", &open),
-        user(map, &pieces[2]),
-    ];
-    let [Some(mut maps), Some(mut opens), Some(mut maps_piece)] = children else {
+    let shm = Shm::new();
+    let Some(mut users) = shm.users() else {
         println!("skipped: there is no python3 to map a file");
         return;
     };
-    let fds = fs::read_dir(format!("/proc/{}/fd", maps.id())).unwrap();
-    let has_open = |p: fs::DirEntry| fs::read_link(p.path()).is_ok_and(|p| p == mapped);
-    assert!(!fds.flatten().any(has_open), "mapped and not open");
-    let pids = [std::process::id(), maps.id(), opens.id(), maps_piece.id()];
-    let proc = machine(&pids);
+    let [maps, opens, maps_piece] = [0, 1, 2].map(|n| users[n].id());
+    let proc = machine(&[std::process::id(), maps, opens, maps_piece]);
     let used = |pid: u32| RegionState::InUse(vec![pid]);
     let expected = BTreeMap::from([
-        ("vllm_offload_mapped.mmap".to_owned(), used(maps.id())),
-        ("vllm_offload_open.mmap".to_owned(), used(opens.id())),
-        ("vllm_offload_pieces.mmap".to_owned(), used(maps_piece.id())),
+        ("vllm_offload_mapped.mmap".to_owned(), used(maps)),
+        ("vllm_offload_open.mmap".to_owned(), used(opens)),
+        ("vllm_offload_pieces.mmap".to_owned(), used(maps_piece)),
     ]);
     // on the real machine nothing that is used goes, whether or not all of it can be seen
     let real = regions(&root, shm.path(), Path::new("/proc"), 0);
@@ -239,15 +271,15 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
             "{real:?}"
         );
     }
-    for p in &dead {
+    for p in &shm.dead {
         fs::write(p, b"again, if it went").unwrap();
     }
     let mut found = regions(&root, shm.path(), proc.path(), 0);
     assert_eq!(found.remove("vllm_offload_dead.mmap"), Some(RegionState::Gone));
     assert_eq!(found, expected);
-    assert!(dead.iter().all(|p| !p.exists()));
-    assert!(of_engines().chain(&others).all(|p| p.exists()));
-    for child in [&mut maps, &mut opens, &mut maps_piece] {
+    assert!(shm.dead.iter().all(|p| !p.exists()));
+    assert!(shm.of_engines().chain(&shm.others).all(|p| p.exists()));
+    for child in &mut users {
         drop(child.stdin.take());
         child.wait().unwrap();
     }
@@ -258,15 +290,15 @@ fn shared_memory_goes_only_if_no_process_maps_or_has_open_any_piece_of_it() {
         found.values().all(|r| matches!(r, RegionState::Left(_))),
         "{found:?}"
     );
-    assert!(of_engines().all(|p| p.exists()));
+    assert!(shm.of_engines().all(|p| p.exists()));
     let found = regions(&root, shm.path(), proc.path(), 0);
     assert!(
         found.len() == 3 && found.values().all(|r| *r == RegionState::Gone),
         "{found:?}"
     );
-    assert!(of_engines().all(|p| !p.exists()));
+    assert!(shm.of_engines().all(|p| !p.exists()));
     assert!(
-        others.iter().all(|p| p.exists()),
+        shm.others.iter().all(|p| p.exists()),
         "only the exact names are regions"
     );
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use kvweir::{
     ErrorKind,
-    fs::admin::{Admin, ImportOptions, Imported},
+    admin::{Admin, ImportOptions, Imported},
     io::fault::{Fault, Op, Rule},
     tier::{
         BlockOutcome, Tier, Verified,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use kvweir::{
-    fs::admin::{Fault, LedgerState, Verification, VerifyOptions},
+    admin::{Fault, LedgerState, Verification, VerifyOptions},
     tier::conformance::key,
 };
 
@@ -14,7 +14,7 @@ use super::{BOUND, admin, made, verify};
 use crate::support::{LEN, Root, assert_settled, builder, client, file_of, keys, ns, pause, store};
 
 /// Repairs all that was found.
-fn repair(root: &Root, found: &Verification) -> kvweir::fs::admin::Repaired {
+fn repair(root: &Root, found: &Verification) -> kvweir::admin::Repaired {
     let a = admin(root);
     let plan = a.repair(found, None).unwrap();
     let claim = a.claim().unwrap();
@@ -29,8 +29,7 @@ fn inspect_tells_who_shares_the_root_and_how_much_each_may_hold() {
     let mut b = client(builder(root.settings(BOUND), "other", LEN));
     store(&mut b, &keys(0..10));
     // the keeper writes what is held now and then
-    let held =
-        |i: &kvweir::fs::admin::Inspection| i.members.iter().find(|m| m.holder.number == 1)?.held_bytes;
+    let held = |i: &kvweir::admin::Inspection| i.members.iter().find(|m| m.holder.number == 1)?.held_bytes;
     let a = admin(&root);
     let mut i = a.inspect().unwrap();
     for _ in 0..250 {

@@ -10,10 +10,8 @@ use std::{
 };
 
 use kvweir::{
-    fs::{
-        FsBuilder, FsSettings, FsTier, Layout,
-        admin::{Admin, ConvertOptions, ImportOptions},
-    },
+    admin::{Admin, ConvertOptions, ImportOptions},
+    fs::{FsBuilder, FsSettings, FsTier, Layout},
     io::{
         Disk,
         disk::{OpenMode, write_full},

@@ -3,10 +3,8 @@
 use std::{fs, time::Duration};
 
 use kvweir::{
-    fs::{
-        FsBuilder, Layout,
-        admin::{Fault, GcOptions, ImportOptions, Layouts, VerifyOptions, Writer},
-    },
+    admin::{Fault, GcOptions, ImportOptions, Layouts, VerifyOptions, Writer},
+    fs::{FsBuilder, Layout},
     tier::{Tier, conformance::key},
 };
 

@@ -6,10 +6,8 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use kvweir::{
     ErrorKind, Result,
-    fs::{
-        Layout,
-        admin::{Admin, ConvertOptions, Fault, GcOptions, ImportOptions, VerifyOptions},
-    },
+    admin::{Admin, ConvertOptions, Fault, GcOptions, ImportOptions, VerifyOptions},
+    fs::Layout,
     io::fault::{Fault as Met, FaultDisk, Op, Rule},
     tier::conformance::key,
 };

@@ -8,10 +8,8 @@ use std::{
 };
 
 use kvweir::{
-    fs::{
-        FsBuilder,
-        admin::{Fault, Verification, VerifyOptions},
-    },
+    admin::{Fault, Verification, VerifyOptions},
+    fs::FsBuilder,
     io::fault::{Fault as Planned, Op, Rule},
     tier::conformance::{key, long_key},
 };

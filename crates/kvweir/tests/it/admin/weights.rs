@@ -4,10 +4,8 @@
 use std::fs;
 
 use kvweir::{
-    fs::{
-        Layout,
-        admin::{Fault, Level, Verification, VerifyOptions, Weight},
-    },
+    admin::{Fault, Level, Verification, VerifyOptions, Weight},
+    fs::Layout,
     tier::{Tier, conformance::key},
 };
 

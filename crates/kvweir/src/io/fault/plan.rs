@@ -1,0 +1,147 @@
+//! What happens at a call: rules, the calls that met one, and those that hang.
+
+use std::{
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::rule::{Fault, Op, Rule};
+use crate::sync::{
+    Bell, Condvar, Mutex,
+    atomic::{AtomicU64, Ordering},
+    lock, wait,
+};
+
+/// ENOSPC.
+const FULL: i32 = 28;
+
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    pub(super) rules: Vec<Rule>,
+    pub(super) met: Vec<(Op, PathBuf)>,
+    /// Every call since recording began.
+    pub(super) log: Option<Vec<(Op, PathBuf)>>,
+}
+
+/// Where calls hang.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// How often it was opened, and how many wait.
+    pub(super) state: Mutex<(u64, usize)>,
+    pub(super) moved: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut g = lock(&self.state);
+        let seen = g.0;
+        g.1 += 1;
+        self.moved.notify_all();
+        while g.0 == seen {
+            g = wait(&self.moved, g);
+        }
+        g.1 -= 1;
+        self.moved.notify_all();
+    }
+
+    pub(super) fn open(&self) {
+        lock(&self.state).0 += 1;
+        self.moved.notify_all();
+    }
+}
+
+/// Rules shared by a disk and its open files.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Plan(pub(super) Arc<Shared>);
+
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) rules: Mutex<Rules>,
+    pub(super) gate: Gate,
+    pub(super) calls: AtomicU64,
+    /// Bytes of files written, less those removed.
+    pub(super) held: AtomicU64,
+}
+
+/// How much a read or write may move, and whether a bit of it is wrong.
+pub(super) struct Limit {
+    pub(super) bytes: usize,
+    pub(super) flip: bool,
+}
+
+impl Plan {
+    fn fault(&self, op: Op, path: &Path, direct: bool) -> Option<Fault> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let mut plan = lock(&self.0.rules);
+        if let Some(log) = &mut plan.log {
+            log.push((op, path.to_owned()));
+        }
+        let hit = plan.rules.iter_mut().find_map(|r| {
+            let applies = r.op.is_none_or(|o| o == op)
+                && (direct || !r.direct_only)
+                && r.path.as_ref().is_none_or(|p| contains(path.as_os_str(), p));
+            if !applies || r.times == 0 {
+                return None;
+            }
+            if r.skip > 0 {
+                r.skip -= 1;
+                return None;
+            }
+            if let Fault::FullAt(n) = r.fault
+                && self.0.held.load(Ordering::Relaxed) < n
+            {
+                return None;
+            }
+            r.times -= 1;
+            Some(r.fault)
+        });
+        if hit.is_some() {
+            plan.met.push((op, path.to_owned()));
+        }
+        hit
+    }
+
+    /// The call may go on, or fails with the planned errno.
+    pub(super) fn check(&self, op: Op, path: &Path, direct: bool) -> io::Result<()> {
+        self.limit(op, path, direct).map(|_| ())
+    }
+
+    /// How many bytes the call may move; waits where it is to hang.
+    pub(super) fn limit(&self, op: Op, path: &Path, direct: bool) -> io::Result<Limit> {
+        let mut limit = Limit {
+            bytes: usize::MAX,
+            flip: false,
+        };
+        match self.fault(op, path, direct) {
+            Some(Fault::Errno(n)) => return Err(io::Error::from_raw_os_error(n)),
+            Some(Fault::FullAt(_)) if op == Op::Write => return Err(io::Error::from_raw_os_error(FULL)),
+            Some(Fault::Short(n)) => limit.bytes = n,
+            Some(Fault::Hang) => self.0.gate.pass(),
+            Some(Fault::Slow(d)) => {
+                Bell::default().wait(0, d);
+            }
+            Some(Fault::Flip) => limit.flip = true,
+            Some(Fault::FullAt(_)) | None => {}
+        }
+        Ok(limit)
+    }
+
+    /// Bytes left on a disk that is to run full.
+    pub(super) fn room(&self) -> Option<u64> {
+        let plan = lock(&self.0.rules);
+        let full_at = plan.rules.iter().find_map(|r| match r.fault {
+            Fault::FullAt(n) => Some(n),
+            _ => None,
+        });
+        full_at.map(|n| n.saturating_sub(self.0.held.load(Ordering::Relaxed)))
+    }
+}
+
+/// Whether the bytes of `part` stand somewhere in `path`.
+fn contains(path: &OsStr, part: &OsStr) -> bool {
+    let (path, part) = (path.as_bytes(), part.as_bytes());
+    part.is_empty() || path.windows(part.len()).any(|w| w == part)
+}

@@ -1,0 +1,291 @@
+//! Directories of a bounded root: how many files each leaf holds and what each directory costs, so that `du`
+//! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
+//! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
+
+mod emptied;
+mod found;
+mod high;
+mod make;
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    io,
+    path::Path,
+};
+
+use foldhash::fast::FixedState;
+
+use self::{
+    high::{High, LeafDir, units},
+    make::{gone, make_dir},
+};
+use super::{
+    journal::DirCosts,
+    names::{Fan, Leaf, high_dir, leaf_dir},
+};
+use crate::{
+    budget::Change,
+    io::{Disk, Stat},
+    sync::{Mutex, lock},
+};
+
+/// Locks that share the first-level directories.
+const STRIPES: u32 = 64;
+/// Entries that a directory surely holds in its first block; beyond, its size is read after each new file.
+const SMALL_DIR: u32 = 8;
+/// Directories that a leaf needs below its namespace's.
+const LEVELS_PER_LEAF: usize = 2;
+
+/// First-level directories by namespace number and first three digits.
+type Stripe = Mutex<HashMap<(u16, u32), High, FixedState>>;
+
+/// The directories of all namespaces of a root.
+#[derive(Debug)]
+pub(crate) struct Dirs {
+    stripes: Vec<Stripe>,
+    /// What the namespaces' own directories cost. They grow with the first-level directories in them.
+    tops: Mutex<HashMap<u16, u64, FixedState>>,
+    /// First-level directories in which something without files of ours could not be removed: another member's lie in
+    /// it, or foreign ones. Taken inside a stripe.
+    emptied: Mutex<BTreeSet<(u16, u32)>>,
+    /// What others removed, until somebody looks.
+    lost: Mutex<Lost>,
+}
+
+/// Directories of our namespace that were counted and turned out not to be there.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// Any of them may be gone.
+    pub(crate) all: bool,
+    /// These leaves are.
+    pub(crate) leaves: HashSet<(Fan, Leaf), FixedState>,
+}
+
+impl Dirs {
+    pub(crate) fn new() -> Self {
+        Self {
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            tops: Mutex::default(),
+            emptied: Mutex::default(),
+            lost: Mutex::default(),
+        }
+    }
+
+    /// Whether anything was found to be gone that nobody took.
+    pub(crate) fn has_lost(&self) -> bool {
+        let lost = lock(&self.lost);
+        lost.all || !lost.leaves.is_empty()
+    }
+
+    /// Takes what was found to be gone since the last call.
+    pub(crate) fn take_lost(&self) -> Lost {
+        std::mem::take(&mut lock(&self.lost))
+    }
+
+    fn stripe(&self, fan: Fan) -> Option<&Stripe> {
+        self.stripes.get((fan.high() % STRIPES) as usize)
+    }
+
+    /// Forgets what a leaf costs, to look at it again; returns what was counted for it. Its count of files stays
+    /// where others of ours lie in it.
+    pub(crate) fn forget_leaf(&self, ns: u16, fan: Fan, leaf: Leaf) -> u64 {
+        let Some(stripe) = self.stripe(fan) else { return 0 };
+        let mut s = lock(stripe);
+        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+            return 0;
+        };
+        let cost = high.leaf_cost(fan, leaf);
+        let l = high.leaf(fan, leaf);
+        l.cost = 0;
+        if l.files == 0 {
+            high.forget(fan, leaf);
+        }
+        cost
+    }
+
+    /// Removes a first-level directory if nothing is in it, else reads its size and that of the namespace again.
+    pub(crate) fn look_again(&self, disk: &dyn Disk, root: &Path, ns: u16, high: u32, path: &Path) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(Fan(high << 8)) else {
+            return change;
+        };
+        let mut s = lock(stripe);
+        let entry = s.entry((ns, high)).or_default();
+        if entry.leaves.is_empty() && gone(disk.remove_dir(path)) {
+            change.set(entry.cost, 0);
+            s.remove(&(ns, high));
+        } else if let Ok(Stat { allocated, .. }) = disk.stat(path) {
+            entry.cost = change.set(entry.cost, allocated);
+        }
+        self.top_changed(disk, root, ns, &mut change);
+        change
+    }
+
+    /// Reads the size of a namespace's own directory again, after a first-level directory came or went.
+    fn top_changed(&self, disk: &dyn Disk, root: &Path, ns: u16, change: &mut Change) {
+        let mut tops = lock(&self.tops);
+        let now = match disk.stat(root) {
+            Ok(Stat { allocated, .. }) => allocated,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
+            Err(_) => return,
+        };
+        let top = tops.entry(ns).or_default();
+        *top = change.set(*top, now);
+    }
+
+    /// Counts a file to be written into a leaf and makes the directories that are missing. Where that fails, what
+    /// was made is removed again; the change of bytes holds either way.
+    pub(crate) fn enter(
+        &self,
+        disk: &dyn Disk,
+        root: &Path,
+        ns: u16,
+        fan: Fan,
+        leaf: Leaf,
+    ) -> (Change, io::Result<()>) {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else {
+            return (change, Ok(()));
+        };
+        let mut s = lock(stripe);
+        let high = s.entry((ns, fan.high())).or_default();
+        let l = high.leaf(fan, leaf);
+        l.files += 1;
+        if l.files > 1 {
+            return (change, Ok(()));
+        }
+        let path = leaf_dir(root, fan, leaf);
+        let made = make_dir(disk, &path).and_then(|made| {
+            if made > LEVELS_PER_LEAF && ns == 0 {
+                // the namespace's own directory was not there
+                lock(&self.lost).all = true;
+            }
+            let now = disk.stat(&path)?.allocated;
+            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), now));
+            let now = disk.stat(&high_dir(root, fan.high()))?.allocated;
+            let is_new = high.cost == 0;
+            high.cost = change.set(high.cost, now);
+            if is_new {
+                self.top_changed(disk, root, ns, &mut change);
+            }
+            Ok(())
+        });
+        if made.is_err() {
+            let cost = high.leaf_cost(fan, leaf);
+            high.drop_file(fan, leaf);
+            if gone(disk.remove_dir(&path)) {
+                change.set(cost, 0);
+                high.forget(fan, leaf);
+            } else {
+                lock(&self.emptied).insert((ns, fan.high()));
+            }
+            if high.leaves.is_empty() {
+                if gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+                    change.set(high.cost, 0);
+                    s.remove(&(ns, fan.high()));
+                } else {
+                    lock(&self.emptied).insert((ns, fan.high()));
+                }
+            }
+        }
+        (change, made)
+    }
+
+    /// Reads the size of a leaf again where a new file may have made it grow.
+    pub(crate) fn grown(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else {
+            return change;
+        };
+        let mut s = lock(stripe);
+        let high = s.entry((ns, fan.high())).or_default();
+        if high.leaf(fan, leaf).files > SMALL_DIR
+            && let Ok(Stat { allocated, .. }) = disk.stat(&leaf_dir(root, fan, leaf))
+        {
+            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), allocated));
+        }
+        change
+    }
+
+    /// Counts a file gone from a leaf and removes the directories that it leaves empty. A directory that cannot
+    /// be removed (a file lies in it that is not ours) stays counted, and is looked at again.
+    pub(crate) fn leave(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+        let mut change = Change::default();
+        let Some(stripe) = self.stripe(fan) else {
+            return change;
+        };
+        let mut s = lock(stripe);
+        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+            return change;
+        };
+        if high.drop_file(fan, leaf) > 0 {
+            return change;
+        }
+        let mut all_gone = gone(disk.remove_dir(&leaf_dir(root, fan, leaf)));
+        if all_gone {
+            change.set(high.leaf_cost(fan, leaf), 0);
+            high.forget(fan, leaf);
+            if high.leaves.is_empty() {
+                all_gone = gone(disk.remove_dir(&high_dir(root, fan.high())));
+                if all_gone {
+                    change.set(high.cost, 0);
+                    s.remove(&(ns, fan.high()));
+                    self.top_changed(disk, root, ns, &mut change);
+                }
+            }
+        }
+        if !all_gone {
+            lock(&self.emptied).insert((ns, fan.high()));
+        }
+        change
+    }
+
+    /// What the directories above a leaf's blocks cost, in units of 512 bytes; 0 for what is not there.
+    pub(crate) fn costs(&self, ns: u16, fan: Fan, leaf: Leaf) -> DirCosts {
+        let (mut leaf_cost, mut high_cost) = (0, 0);
+        if let Some(stripe) = self.stripe(fan)
+            && let Some(high) = lock(stripe).get_mut(&(ns, fan.high()))
+        {
+            high_cost = units(high.cost);
+            if let Ok(at) = high.position(fan, leaf) {
+                leaf_cost = high.leaves.get(at).map_or(0, |l| l.cost);
+            }
+        }
+        let top = lock(&self.tops).get(&ns).map_or(0, |&t| units(t));
+        [leaf_cost, high_cost, top]
+    }
+
+    /// Makes a counted leaf's directories again after somebody else removed them; what they cost is known already.
+    pub(crate) fn remake(&self, disk: &dyn Disk, root: &Path, fan: Fan, leaf: Leaf) -> io::Result<()> {
+        let Some(stripe) = self.stripe(fan) else {
+            return Ok(());
+        };
+        let _turn = lock(stripe);
+        let made = make_dir(disk, &leaf_dir(root, fan, leaf))?;
+        let mut lost = lock(&self.lost);
+        lost.all |= made > 1;
+        if made > 0 {
+            lost.leaves.insert((fan, leaf));
+        }
+        Ok(())
+    }
+
+    /// Heap bytes held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.stripes
+            .iter()
+            .map(|s| {
+                let s = lock(s);
+                let leaves: usize = s
+                    .values()
+                    .map(|h| h.leaves.capacity() * size_of::<LeafDir>())
+                    .sum();
+                leaves
+                    + s.values()
+                        .map(|h| h.named.capacity() * size_of::<Leaf>())
+                        .sum::<usize>()
+                    + s.capacity() * (size_of::<((u16, u32), High)>() + 1)
+            })
+            .sum()
+    }
+}
