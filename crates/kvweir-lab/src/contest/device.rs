@@ -1,7 +1,6 @@
 //! The device without a tier, as a contender.
 
 use std::{
-    collections::VecDeque,
     io::{IoSlice, IoSliceMut},
     path::{Path, PathBuf},
     sync::{
