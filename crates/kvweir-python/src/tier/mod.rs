@@ -7,19 +7,19 @@ mod state;
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use kvweir::{
     Key,
-    events::{Event, EventKind},
-    fs::{FsBuilder, FsSettings, FsTier as Engine},
-    io::{Region, pool::PoolSize, process::Home},
+    events::EventKind,
+    fs::{FsBuilder, FsSettings},
+    io::{pool::PoolSize, process::Home},
     metrics::TierStats,
     namespace::Namespace,
     pacing::{Answer, PacedKey},
-    tier::{Direction, JobId, LoadBlock, Lookup, Report, RequestId, StoreBlock, Tier},
+    tier::{Direction, JobId, LoadBlock, Report, RequestId, StoreBlock, Tier},
 };
 use pyo3::{
     exceptions::PyValueError,
@@ -27,12 +27,12 @@ use pyo3::{
     types::{PyBytes, PyDict, PyString},
 };
 
-use self::state::{FsTier, Open, State};
+use self::state::{FsTier, Open, State, request};
 use crate::{
     buffer::View,
-    errors::{ClosedError, UnavailableError, raise},
+    errors::{UnavailableError, raise},
     keys::{Job, Names, by_position},
-    paced::{Paced, Steps},
+    paced::Paced,
     stats::stats_dict,
 };
 

@@ -60,7 +60,7 @@ pub(super) struct FsTier {
 
 impl State {
     /// What is answered for a block that the tier has, where no plan has to be made first.
-    fn answer(&mut self, req: RequestId, key: PacedKey) -> Option<Answer> {
+    pub(super) fn answer(&mut self, req: RequestId, key: PacedKey) -> Option<Answer> {
         match &mut self.paced {
             Some(p) => p.admitted(req, key),
             None => Some(Answer::Hit),
