@@ -69,7 +69,6 @@ pub mod clock;
 pub mod error;
 pub mod events;
 pub mod evict;
-#[expect(clippy::too_many_lines, reason = "four functions that are being cut")]
 pub mod fs;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;

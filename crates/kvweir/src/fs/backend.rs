@@ -5,7 +5,7 @@ use std::{io, ops::Range, time::Duration};
 use crate::{
     block::{Fingerprint, Key},
     clock::Instant,
-    fs::{core::Core, shared::Shared},
+    fs::{core::Core, layouts::Layout, shared::Shared},
     io::pool::Worker,
     jobs::{Backend, LoadRun, Loads, Runner, StoreRun, Stores},
     root::names::fingerprint,
@@ -36,7 +36,7 @@ impl Backend for Shared {
     }
 
     fn batch(&self) -> usize {
-        self.layouts.get(0).map_or(0, |l| l.batch())
+        self.layouts.get(0).map_or(0, Layout::batch)
     }
 
     fn may_abandon_loads(&self) -> bool {

@@ -60,7 +60,21 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
             ),
         )
     })?;
-    let touched = [root.clone(), config_dir.clone(), config.clone()];
+    let done = write_down(shared, member, (cost, granted.keep()), &config_dir)?;
+    count_own(shared);
+    answer(shared, done)
+}
+
+/// Makes the directories and the configuration; `reserved` of its `cost` bytes were reserved.
+fn write_down(
+    shared: &Shared,
+    member: &Member,
+    (cost, reserved): (u64, u64),
+    config_dir: &Path,
+) -> Result<io::Result<()>> {
+    let (disk, root) = (&*shared.root.disk, &shared.root.path);
+    let config = config_dir.join(CONFIG_FILE);
+    let touched = [root.clone(), config_dir.to_owned(), config.clone()];
     let measure = || {
         touched
             .iter()
@@ -73,9 +87,9 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
             .sum::<u64>()
     };
     let before = measure();
-    pass(shared, member, i64::try_from(cost).unwrap_or(0), granted.keep())?;
+    pass(shared, member, i64::try_from(cost).unwrap_or(0), reserved)?;
     let done = (|| {
-        for d in [shared.root.own_dir(), &config_dir] {
+        for d in [shared.root.own_dir(), config_dir] {
             match disk.create_dir(d) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                 _ => {}
@@ -103,8 +117,7 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
         i64::try_from(grown).unwrap_or(0) - i64::try_from(cost).unwrap_or(0),
         0,
     )?;
-    count_own(shared);
-    answer(shared, done)
+    Ok(done)
 }
 
 /// Who else has how much of the root, for a message.

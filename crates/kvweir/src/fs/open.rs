@@ -14,7 +14,7 @@ use super::{
 use crate::{
     budget::COST_UNIT,
     catalog::{Catalog, index::Index},
-    clock::Clock,
+    clock::{Clock, Instant},
     error::{Error, ErrorKind, Result},
     events::{EventLog, Locality, Medium},
     fs::{
@@ -62,126 +62,25 @@ pub(crate) struct Parts {
     pub(crate) patience: Duration,
 }
 
+/// A root that was entered: what is known of it before the tier is built.
+struct Entered {
+    /// Unit of allocation of its file system, in bytes.
+    unit: u64,
+    /// The membership of a bounded root.
+    joined: Option<Joined>,
+    /// A number for this life of the process.
+    nonce: u64,
+    /// The file system is another machine's or process's.
+    may_hang: bool,
+}
+
 /// Opens the root of `parts`.
 pub(crate) fn open(parts: Parts) -> Result<Opened> {
-    let Parts {
-        name,
-        settings,
-        ns,
-        block_len,
-        disk,
-        clock,
-        bell,
-        slots_outlive_reports,
-        boot,
-        patience,
-    } = parts;
-    settings.validate(block_len)?;
-    let began = clock.now();
-    let root = settings.root.clone();
-    let bound = settings.max_bytes.filter(|_| !settings.read_only);
-    if !settings.read_only {
-        refuse_above(&disk, &root, bound.is_some())?;
-    }
-    make_root(&*disk, &root, settings.read_only)?;
-    let space = disk
-        .space(&root)
-        .map_err(|e| Error::io("ask for space", root.display(), e))?;
-    let unit = match settings.read_only {
-        true => space.block,
-        false => allocation_unit(&*disk, &root, space.block),
-    };
-    check_unit(&settings, block_len, unit)?;
-    let nonce = nonce(&*clock, &root);
-    let joined = match bound {
-        Some(bound) => Some(enter(&Joiner {
-            disk: &disk,
-            root: &root,
-            bound,
-            seed: ns.seed(),
-            boot,
-            nonce,
-        })?),
-        None => {
-            if !settings.read_only {
-                enter_unbounded(&disk, &root)?;
-                tracing::warn!(tier = %name, root = %root.display(), "no max_bytes is set: this tier grows without bound");
-            }
-            None
-        }
-    };
-    let may_hang = settings.locality == Locality::Remote || disk.is_remote(&root);
-    let pack = choose_layout(&name, &settings, (block_len, unit), may_hang)?;
-    let slots = pack
-        .as_ref()
-        .zip(settings.max_bytes)
-        .map_or(0, |(p, bound)| bound / p.slot_bytes);
-    let weight = settings
-        .max_bytes
-        .map_or(u64::from(u32::MAX), |b| b.div_ceil(COST_UNIT));
-    let catalog = Catalog::new(
-        Index::new(settings.events),
-        [settings.policy.build(weight), settings.policy.build(slots)],
-        weigh,
-        EventLog::new(settings.events, Medium::Storage, settings.locality),
-    );
-    let account = Account::new(settings.max_bytes, joined.is_some());
-    let core = Core::new(catalog, account, pack.is_some());
-    let watchdog = Watchdog::new(
-        settings.io_timeout,
-        settings.breaker,
-        slots_outlive_reports,
-        began,
-    );
-    let life = joined.as_ref().map(|j| &j.member);
-    let root = Root::new(
-        disk,
-        RootSettings {
-            unit,
-            bounded: joined.is_some(),
-            read_only: settings.read_only,
-            keep_keys: settings.events,
-            direct: settings.direct,
-            own: (ns.dir().to_owned(), ns.seed()),
-            first: (first_temp_of(life, &*clock), nonce_of(life, nonce)),
-            path: root,
-        },
-    );
-    let above = match root.bounded || root.read_only {
-        true => Vec::new(),
-        false => above(&root.path).into_iter().collect(),
-    };
-    let bounce = Bounce::new(settings.bounce.applies(may_hang), block_len);
-    let shared = Arc::new(Shared {
-        params: Params {
-            name: name.clone(),
-            block_len,
-            verify: settings.verify,
-            min_free: settings.min_free_bytes,
-            locality: settings.locality,
-            pin_ttl: settings.pin_ttl,
-            miss_ttl: settings.miss_ttl,
-        },
-        ns,
-        runner: Runner::new(name, Arc::clone(&clock), bell, watchdog),
-        clock,
-        root,
-        core: Mutex::new(core),
-        settled: Condvar::new(),
-        layouts: layouts(pack),
-        bounce,
-        probes: Mutex::default(),
-        keeper: Bell::default(),
-        compact_asked: AtomicU64::new(0),
-        compact_tried: AtomicU64::new(0),
-        phase: Mutex::default(),
-        phase_changed: Condvar::new(),
-        stop: AtomicBool::new(false),
-        gave_way: AtomicBool::new(false),
-        above,
-        floor: Mutex::default(),
-        free: Mutex::new(None),
-    });
+    let began = parts.clock.now();
+    let (bound, patience) = (parts.settings.max_bytes, parts.patience);
+    let mut entered = enter(&parts)?;
+    let joined = entered.joined.take();
+    let shared = Arc::new(build(parts, &entered, joined.as_ref(), began)?);
     if shared.root.read_only {
         recognise(&shared)?;
     }
@@ -199,7 +98,7 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
         core.catalog.stats.startup_seconds = seconds;
         let s = &core.catalog.stats;
         tracing::info!(
-            tier = %shared.params.name, root = %shared.root.path.display(), bound_bytes = settings.max_bytes,
+            tier = %shared.params.name, root = %shared.root.path.display(), bound_bytes = bound,
             recovered = s.recovered_blocks, swept = s.swept_files, foreign = s.foreign_files,
             resident_bytes = core.account.budget.resident(), seconds, "tier is open"
         );
@@ -207,8 +106,138 @@ pub(crate) fn open(parts: Parts) -> Result<Opened> {
     Ok(Opened { shared, keeper })
 }
 
+/// Checks settings and root, and joins it.
+fn enter(parts: &Parts) -> Result<Entered> {
+    let (settings, disk) = (&parts.settings, &parts.disk);
+    settings.validate(parts.block_len)?;
+    let root = &settings.root;
+    let bound = settings.max_bytes.filter(|_| !settings.read_only);
+    if !settings.read_only {
+        refuse_above(disk, root, bound.is_some())?;
+    }
+    make_root(&**disk, root, settings.read_only)?;
+    let space = disk
+        .space(root)
+        .map_err(|e| Error::io("ask for space", root.display(), e))?;
+    let unit = match settings.read_only {
+        true => space.block,
+        false => allocation_unit(&**disk, root, space.block),
+    };
+    check_unit(settings, parts.block_len, unit)?;
+    let nonce = nonce(&*parts.clock, root);
+    let joined = match bound {
+        Some(bound) => Some(enter_bounded(&Joiner {
+            disk,
+            root,
+            bound,
+            seed: parts.ns.seed(),
+            boot: parts.boot,
+            nonce,
+        })?),
+        None if settings.read_only => None,
+        None => {
+            enter_unbounded(disk, root)?;
+            tracing::warn!(
+                tier = %parts.name, root = %root.display(), "no max_bytes is set: this tier grows without bound"
+            );
+            None
+        }
+    };
+    Ok(Entered {
+        unit,
+        joined,
+        nonce,
+        may_hang: settings.locality == Locality::Remote || disk.is_remote(root),
+    })
+}
+
+/// What handle, workers and keeper will share.
+fn build(parts: Parts, entered: &Entered, joined: Option<&Joined>, began: Instant) -> Result<Shared> {
+    let Parts {
+        name,
+        settings,
+        ns,
+        block_len,
+        clock,
+        ..
+    } = parts;
+    let pack = choose_layout(&name, &settings, (block_len, entered.unit), entered.may_hang)?;
+    let watchdog = Watchdog::new(
+        settings.io_timeout,
+        settings.breaker,
+        parts.slots_outlive_reports,
+        began,
+    );
+    let life = joined.map(|j| &j.member);
+    let root = Root::new(
+        parts.disk,
+        RootSettings {
+            unit: entered.unit,
+            bounded: joined.is_some(),
+            read_only: settings.read_only,
+            keep_keys: settings.events,
+            direct: settings.direct,
+            own: (ns.dir().to_owned(), ns.seed()),
+            first: (first_temp_of(life, &*clock), nonce_of(life, entered.nonce)),
+            path: settings.root.clone(),
+        },
+    );
+    let above = match root.bounded || root.read_only {
+        true => Vec::new(),
+        false => above(&root.path).into_iter().collect(),
+    };
+    Ok(Shared {
+        params: Params {
+            name: name.clone(),
+            block_len,
+            verify: settings.verify,
+            min_free: settings.min_free_bytes,
+            locality: settings.locality,
+            pin_ttl: settings.pin_ttl,
+            miss_ttl: settings.miss_ttl,
+        },
+        ns,
+        runner: Runner::new(name, Arc::clone(&clock), parts.bell, watchdog),
+        clock,
+        core: Mutex::new(core(&settings, pack.as_ref(), root.bounded)),
+        root,
+        settled: Condvar::new(),
+        layouts: layouts(pack),
+        bounce: Bounce::new(settings.bounce.applies(entered.may_hang), block_len),
+        probes: Mutex::default(),
+        keeper: Bell::default(),
+        compact_asked: AtomicU64::new(0),
+        compact_tried: AtomicU64::new(0),
+        phase: Mutex::default(),
+        phase_changed: Condvar::new(),
+        stop: AtomicBool::new(false),
+        gave_way: AtomicBool::new(false),
+        above,
+        floor: Mutex::default(),
+        free: Mutex::new(None),
+    })
+}
+
+/// An empty catalog and account.
+fn core(settings: &FsSettings, pack: Option<&Pack>, bounded: bool) -> Core {
+    let slots = pack
+        .zip(settings.max_bytes)
+        .map_or(0, |(p, bound)| bound / p.slot_bytes);
+    let weight = settings
+        .max_bytes
+        .map_or(u64::from(u32::MAX), |b| b.div_ceil(COST_UNIT));
+    let catalog = Catalog::new(
+        Index::new(settings.events),
+        [settings.policy.build(weight), settings.policy.build(slots)],
+        weigh,
+        EventLog::new(settings.events, Medium::Storage, settings.locality),
+    );
+    let account = Account::new(settings.max_bytes, bounded);
+    Core::new(catalog, account, pack.is_some())
+}
+
 /// Joins a root that lies neither below another nor above one.
-fn enter(j: &Joiner<'_>) -> Result<Joined> {
+fn enter_bounded(j: &Joiner<'_>) -> Result<Joined> {
     refuse_below(j.disk, j.root)?;
     let joined = join(j)?;
     if joined.start == Start::Walk {

@@ -3,6 +3,7 @@
 //! journal went with the root, so the next start walks the tree, where little can lie.
 
 use std::io;
+use std::path::Path;
 
 use crate::{
     error::{Error, Result},
@@ -147,23 +148,25 @@ impl Keeper {
         Ok(())
     }
 
+    /// This member as a ledger tells it, without a lease.
+    fn entry(&self, held: u64) -> Entry {
+        Entry {
+            pid: std::process::id(),
+            seed: self.shared.ns.seed(),
+            incarnation: self.opening.member.incarnation,
+            host: host_name(),
+            mark: crate::io::process::mark(),
+            held,
+            ..Entry::default()
+        }
+    }
+
     /// Takes our number's lock again, and writes ourselves into the ledger.
     fn enter_again(&mut self, common: u64) -> Result<()> {
         let s = std::sync::Arc::clone(&self.shared);
         let root = &s.root.path;
         let fault = |e: io::Error| Error::io("make the ledger again", root.display(), e);
         let number = self.opening.member.number;
-        let busy = || {
-            Error::new(
-                crate::ErrorKind::Busy,
-                "make the ledger again",
-                format!(
-                    "{} was removed, and another process holds what was made there since: this tier stores nothing until \
-                     it is opened again",
-                    root.display()
-                ),
-            )
-        };
         let (bound, held, root_bound) = {
             let core = lock(&s.core);
             let held = core.account.budget.resident() + core.account.budget.reserved();
@@ -174,15 +177,7 @@ impl Keeper {
             )
         };
         let boot = self.opening.member.boot;
-        let entry = Entry {
-            pid: std::process::id(),
-            seed: s.ns.seed(),
-            incarnation: self.opening.member.incarnation,
-            host: host_name(),
-            mark: crate::io::process::mark(),
-            held,
-            ..Entry::default()
-        };
+        let entry = self.entry(held);
         // the lock is still ours where its file has a name
         let is_named = self.opening.member.lock.stat().is_ok_and(|st| st.links > 0);
         let ledger = &self.opening.member.ledger;
@@ -228,11 +223,24 @@ impl Keeper {
         lock(&s.core).account.budget.set_bound(Some(lease.unwrap_or(0)));
         if lease.is_none() {
             self.looks.ousted = true;
-            return Err(busy());
+            return Err(ousted(root));
         }
         if let Some(file) = new_lock {
             self.opening.member.lock = file;
         }
         Ok(())
     }
+}
+
+/// The error of a tier whose root was removed, and made again by somebody else.
+fn ousted(root: &Path) -> Error {
+    Error::new(
+        crate::ErrorKind::Busy,
+        "make the ledger again",
+        format!(
+            "{} was removed, and another process holds what was made there since: this tier stores nothing until \
+                     it is opened again",
+            root.display()
+        ),
+    )
 }

@@ -316,7 +316,7 @@ impl Pack {
     }
 
     /// The request is over.
-    pub(crate) fn end_request(&self, req: RequestId) {
+    pub(crate) fn end_windows_of(&self, req: RequestId) {
         let mut s = lock(&self.state);
         if let Some(w) = s.windows.remove(&req) {
             s.free.add(w);

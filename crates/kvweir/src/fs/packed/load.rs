@@ -77,7 +77,7 @@ pub(super) fn load(
     pack: &Pack,
     s: &Shared,
     run: &LoadRun<Shared>,
-    wanted: Vec<Wanted>,
+    wanted: &[Wanted],
     engine: &mut dyn Engine,
 ) -> Vec<Read> {
     let mut aims: Vec<Aim> = wanted.iter().filter_map(Aim::of).collect();

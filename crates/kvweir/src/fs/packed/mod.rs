@@ -89,7 +89,7 @@ impl Layout<Shared> for Pack {
         wanted: Vec<Wanted>,
         worker: &mut Worker,
     ) -> Vec<Read> {
-        load::load(self, tier, run, wanted, &mut *worker.engine)
+        load::load(self, tier, run, &wanted, &mut *worker.engine)
     }
 
     fn must_look(&self) -> bool {
@@ -136,6 +136,6 @@ impl Layout<Shared> for Pack {
     }
 
     fn end_request(&self, req: RequestId) {
-        Pack::end_request(self, req);
+        self.end_windows_of(req);
     }
 }
