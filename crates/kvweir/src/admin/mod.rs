@@ -11,7 +11,7 @@
 //! | `trim.rs` | oldest blocks first, down to a size |
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
-//! | `import.rs` | trailers for blocks that a stock tier wrote |
+//! | `import/` | trailers for blocks that a stock tier wrote |
 //! | `spent.rs` | commands end where file descriptors or memory do |
 //! | `temps.rs` | temporaries of commands |
 //! | `convert/` | blocks from files into extents and back |

@@ -1,6 +1,11 @@
 //! A disk that fails on demand, for tests: rules choose calls by kind, path and count, and answer with an errno, move
 //! less than asked, flip a bit, run full, take long, or hang until they are released. Calls are counted and, on
 //! request, recorded, so that a test can go through every step of an operation.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `rule.rs` | [`Op`], [`Fault`], [`Rule`]: which calls fail, and how |
+//! | `plan.rs` | what that makes of a call |
 
 mod plan;
 mod rule;

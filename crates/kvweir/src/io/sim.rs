@@ -5,6 +5,12 @@
 //! A process that dies ([`SimDisk::die_at`]) changes nothing from that call on; what it wrote before stays, and its
 //! locks end, as under SIGKILL. A power loss ([`SimDisk::lose_power`]) keeps what was synced, and of the rest what
 //! chance keeps: files are cut, pages are zero, sectors are as before, renames are undone, names are gone.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `tree.rs`, `data.rs` | what lies on the disk, and the fault of a chosen step; a file's bytes |
+//! | `calls.rs`, `file.rs` | the calls of a disk, and of an open file |
+//! | `power.rs` | a power loss |
 
 mod calls;
 mod data;

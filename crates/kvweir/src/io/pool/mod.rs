@@ -2,6 +2,12 @@
 //! a load finds a free worker while stores saturate the device; while loads run, only a few workers store. A job is
 //! many units; workers claim runs of them, so one large job fills an idle pool. Work that has not begun can be
 //! cancelled; work that has begun is never abandoned (I4, I5).
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs`, `size.rs` | [`Pool`]: submitting, cancelling, draining; how many workers |
+//! | `work.rs`, `queues.rs` | [`Work`] and its [`Class`]; what waits, and what a worker takes next |
+//! | `worker.rs` | a worker's life |
 
 mod queues;
 mod size;

@@ -1,6 +1,14 @@
 //! Directories of a bounded root: how many files each leaf holds and what each directory costs, so that `du`
 //! agrees with the account and emptied directories go (I1). Making and removing directories happens under the
 //! lock of their stripe, which only I/O workers take; the tier's own lock is never held across these calls.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | [`Dirs`]: files enter and leave |
+//! | `high.rs` | a first-level directory in memory |
+//! | `found.rs` | what a start finds |
+//! | `emptied.rs` | directories without files of ours, to be looked at again |
+//! | `make.rs` | directories made and removed on disk |
 
 mod emptied;
 mod found;

@@ -14,12 +14,14 @@
 //! |---|---|---|
 //! | 1 | shelf | number u16, leaf u16 (0 `_g`, 1 `_k`, 2 `_x`), group u32, name of the namespace's directory |
 //! | 2 | begin | fingerprint u128, shelf u16, 0 u16, fan u32 |
-//! | 3 | stored | as begin, then flags u32 (1: has a trailer, 2: wrong size), cost, time written (Unix seconds), cost of the leaf directory, of the first-level one, of the namespace's own: u32 each, costs in units of 512 bytes; then the key, where keys are kept |
+//! | 3 | stored | as begin, then flags, cost, time written (Unix seconds), then as gone: u32 each; key, where kept |
 //! | 4 | evict | as begin |
-//! | 5 | gone | as begin, then the costs of leaf, first-level and namespace directory, u32 each, 0 where it went too |
+//! | 5 | gone | as begin, then the costs of leaf, first-level and namespace directory, u32 each; 0: it went too |
 //! | 6 | touch | hashes u64 of blocks used, least recent first |
 //! | 7 | directory | shelf u16, level u16 (0 namespace, 1 first, 2 leaf), fan u32, cost u32 |
 //! | 8 | end | number of records before it u64; closes a snapshot |
+//!
+//! Costs are in units of 512 bytes. Flags: 1 has a trailer, 2 is of the wrong size.
 //!
 //! The offset in the seed makes a frame of an earlier life of the file no frame of this one.
 
