@@ -204,17 +204,20 @@ impl Run {
         let pinned: BTreeSet<u64> = self.pins.values().flatten().copied().collect();
         // whoever looks finds a damaged one bad
         let bad: BTreeSet<u64> = self.damaged.union(&self.maybe).copied().collect();
-        let good = pinned.difference(&bad);
-        assert!(
-            good.clone().all(|k| after.contains(k)),
-            "a pinned block was evicted (I3)"
-        );
+        let good: BTreeSet<u64> = pinned.difference(&bad).copied().collect();
+        assert!(good.is_subset(&after), "a pinned block was evicted (I3)");
         let no_room = |o: BlockOutcome| !pinned.is_empty() && o == BlockOutcome::Failed(ErrorKind::Full);
         let all = outcomes.iter().all(|o| o.is_ok());
         let ended: Vec<_> = (from..from + n).zip(outcomes).collect();
         for &(k, o) in &ended {
             assert!(o.is_ok() || no_room(o), "key {k}: {o:?}");
             if o == BlockOutcome::Stored {
+                assert!(
+                    !good.contains(&k),
+                    "pinned block {k} went and was stored again (I3)"
+                );
+                // found bad and forgotten: what was pinned is not there any more
+                self.gone(k);
                 self.damaged.remove(&k);
                 self.maybe.remove(&k);
             }
