@@ -10,3 +10,8 @@ const SLACK_BLOCKS: u64 = 8;
 pub(crate) fn write_cost(block_len: usize, fs_block: u64) -> u64 {
     round_up((block_len + TRAILER_BYTES) as u64, fs_block) + SLACK_BLOCKS * fs_block
 }
+
+/// Bytes of the file of a block of `block_len` bytes.
+pub(crate) fn file_len(block_len: usize) -> u64 {
+    (block_len + TRAILER_BYTES) as u64
+}

@@ -13,6 +13,7 @@ use crate::{
     error::{IoClass, classify},
     evict::Id,
     fs::{
+        files::cost::file_len,
         layouts::Layout,
         shared::Shared,
         written::{Flaw, Fresh, Read, Wanted, Written},
@@ -21,7 +22,7 @@ use crate::{
     jobs::{LoadRun, StoreRun},
     metrics::EvictReason,
     request::RequestId,
-    root::{names::Location, trailer::TRAILER_BYTES},
+    root::names::Location,
     sync::lock,
 };
 
@@ -88,7 +89,7 @@ impl Layout<Shared> for Files {
 
     fn is_there(&self, tier: &Shared, key: &Key) -> bool {
         match tier.root.disk.stat(&tier.root.path_of(&Location::of(key))) {
-            Ok(st) => st.len == file_len(tier) || st.len == tier.params.block_len as u64,
+            Ok(st) => st.len == file_len(tier.params.block_len) || st.len == tier.params.block_len as u64,
             Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }
@@ -135,9 +136,4 @@ impl Layout<Shared> for Files {
     fn look(&self, _tier: &Shared) {}
 
     fn end_request(&self, _req: RequestId) {}
-}
-
-/// Bytes of a published file of ours.
-pub(super) fn file_len(tier: &Shared) -> u64 {
-    (tier.params.block_len + TRAILER_BYTES) as u64
 }

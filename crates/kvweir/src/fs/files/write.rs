@@ -6,7 +6,7 @@ use crate::{
     error::{ErrorKind, IoClass, classify},
     fs::{
         body::FileBody,
-        files::{cost::write_cost, file_len},
+        files::cost::{file_len, write_cost},
         shared::Shared,
         written::{Bill, Placed},
     },
@@ -51,7 +51,7 @@ pub(super) fn write<'s>(
             let body = FileBody::new(shelf, at.fan, counted.cost).written(true, s.clock.unix_seconds());
             Ok(Placed {
                 body: body.body(),
-                bytes: file_len(s),
+                bytes: file_len(s.params.block_len),
                 bill: Some(Bill {
                     promise,
                     cost: counted.cost,
@@ -114,7 +114,11 @@ impl Author for Block<'_> {
         let clock = &self.s.clock;
         self.run.progress.begin_io(clock.now());
         let written = self.encode().and_then(|()| self.write_and_publish(dir));
-        let bytes = if written.is_ok() { file_len(self.s) } else { 0 };
+        let bytes = if written.is_ok() {
+            file_len(self.s.params.block_len)
+        } else {
+            0
+        };
         self.run.progress.end_io(clock.now(), bytes);
         written
     }
@@ -186,7 +190,7 @@ impl Block<'_> {
             // tells a sweeper that a live writer has it; file systems without locks do without
             let _ = file.try_lock();
         }
-        let len = file_len(self.s);
+        let len = file_len(self.s.params.block_len);
         let published = self
             .preallocate(&*file, direct)
             .and_then(|()| write_full(&*file, self.slot, self.page))
@@ -202,7 +206,7 @@ impl Block<'_> {
     /// Preallocates what is written through the page cache: else that happens later, and what the file system needs to
     /// keep track of it comes after the file was counted.
     fn preallocate(&self, file: &dyn DiskFile, direct: bool) -> io::Result<()> {
-        let (len, unit) = (file_len(self.s), self.s.root.unit);
+        let (len, unit) = (file_len(self.s.params.block_len), self.s.root.unit);
         if direct || !self.s.root.bounded || most_allocated(len, unit) == round_up(len, unit) {
             return Ok(());
         }
