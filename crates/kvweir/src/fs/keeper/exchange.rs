@@ -14,6 +14,8 @@ use crate::{
 
 /// How long a member must have been dead before others take what it left; its own restart comes first.
 const DEAD_FOR: Duration = Duration::from_secs(5);
+/// What a member's own files and directories may come to take between two visits.
+const OWN_GROWTH: u64 = 64 << 10;
 
 impl Keeper {
     /// Settles with the other members; returns those that are dead.
@@ -127,7 +129,7 @@ fn settle(
     let share = |less: u64| room.saturating_sub(less) / members;
     let fair = share(left_by_dead);
     // what lies here and would be within the share if what the dead left were taken over
-    let kept = held.min(share(stays));
+    let kept = held.saturating_add(OWN_GROWTH).min(share(stays));
     let others: u64 = p.leased().saturating_sub(mine.lease);
     let most = p.head.bound.saturating_sub(p.head.common.saturating_add(others));
     let poor = p.used().filter(|&(n, e)| n != me && alive(n) && e.lease < fair);
