@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     check::CHUNK,
-    extents::{ExtentFiles, Look, Slot, in_parallel, look, slot, table},
+    extents::{ExtentFiles, ExtentState, Slot, in_parallel, look, slot, table},
     finding::Fault,
     reader::Reader,
     survey::Expected,
@@ -87,24 +87,24 @@ fn check(
         Ok(())
     };
     let header = match found {
-        Look::Whole(h) => h,
-        Look::Truncated(_, path, len, need) => {
+        ExtentState::Whole(h) => h,
+        ExtentState::Truncated(_, path, len, need) => {
             let why = format!("{len} bytes; its slots need {need}");
             reader.bad(Fault::TruncatedExtent, &path, why);
             return Ok(());
         }
         // an engine makes one file after the other
-        Look::Half(_) if reader.held => {
+        ExtentState::Half(_) if reader.held => {
             lock(&reader.found).being_written += 1;
             return Ok(());
         }
-        Look::Half(path) => {
+        ExtentState::Half(path) => {
             let why = "the other file of the extent is not there".to_owned();
             reader.bad(Fault::HalfExtent, &path, why);
             return Ok(());
         }
-        Look::Newer(what) => return bad(Fault::NewerFormat, format!("extent of {what}")),
-        Look::Damaged(why) => return bad(Fault::DamagedHeader, why.into()),
+        ExtentState::Newer(what) => return bad(Fault::NewerFormat, format!("extent of {what}")),
+        ExtentState::Damaged(why) => return bad(Fault::DamagedHeader, why.into()),
     };
     if expected.digest.is_some_and(|d| d != header.namespace) {
         let digest = crate::namespace::hex(header.namespace.get(..8).unwrap_or_default());

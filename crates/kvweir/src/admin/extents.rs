@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Bytes of a table read at once.
-const PIECE: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 /// The files of an extent, as far as they are there.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +80,7 @@ pub(super) fn other_part(path: &Path) -> Option<PathBuf> {
 
 /// What an extent is.
 #[derive(Debug)]
-pub(super) enum Look {
+pub(super) enum ExtentState {
     /// All of it is there.
     Whole(Header),
     /// Its header is right, and this file ends after so many bytes of so many.
@@ -132,9 +132,9 @@ pub(super) fn look(
     disk: &dyn Disk,
     e: &ExtentFiles,
     mode: OpenMode,
-) -> io::Result<(Look, Option<Box<dyn DiskFile>>)> {
+) -> io::Result<(ExtentState, Option<Box<dyn DiskFile>>)> {
     let (Some(table), Some(data)) = (&e.table, &e.data) else {
-        return Ok((Look::Half(e.path().to_owned()), None));
+        return Ok((ExtentState::Half(e.path().to_owned()), None));
     };
     let file = disk.open(table, mode, false)?;
     let mut page = vec![0; HEADER_BYTES as usize];
@@ -142,27 +142,27 @@ pub(super) fn look(
     page.truncate(n);
     let Some(h) = Header::decode(&page) else {
         let why = "the first page is not a whole header";
-        let found = claims_version(&page).map_or(Look::Damaged(why), Look::Newer);
+        let found = claims_version(&page).map_or(ExtentState::Damaged(why), ExtentState::Newer);
         return Ok((found, None));
     };
     if h.nonce != e.nonce {
-        return Ok((Look::Damaged("the header is that of another extent"), None));
+        return Ok((ExtentState::Damaged("the header is that of another extent"), None));
     }
     for (path, len, need) in [
         (table, file.stat()?.len, h.table_len()),
         (data, disk.stat(data)?.len, h.data_len()),
     ] {
         if len < need {
-            return Ok((Look::Truncated(h, path.clone(), len, need), None));
+            return Ok((ExtentState::Truncated(h, path.clone(), len, need), None));
         }
     }
-    Ok((Look::Whole(h), Some(file)))
+    Ok((ExtentState::Whole(h), Some(file)))
 }
 
 /// Headers of those extents that have one.
 pub(super) fn headers(disk: &dyn Disk, extents: &[ExtentFiles]) -> Vec<Header> {
     let read = |e: &ExtentFiles| match look(disk, e, OpenMode::Read).ok()?.0 {
-        Look::Whole(h) | Look::Truncated(h, ..) => Some(h),
+        ExtentState::Whole(h) | ExtentState::Truncated(h, ..) => Some(h),
         _ => None,
     };
     extents.iter().filter_map(read).collect()
@@ -183,7 +183,7 @@ pub(super) fn table(
     header: &Header,
     each: &mut dyn FnMut(u32, &[u8; RECORD_BYTES], Slot),
 ) -> io::Result<u64> {
-    let mut piece = vec![0; PIECE.min(header.slots as usize * RECORD_BYTES)];
+    let mut piece = vec![0; READ_BYTES.min(header.slots as usize * RECORD_BYTES)];
     let (mut place, mut bytes) = (0, 0);
     while place < header.slots {
         let n = read_all_at(file, &mut piece, Header::record_at(place))?;
@@ -202,7 +202,7 @@ pub(super) fn table(
 
 /// Reads the table of an extent; `None`: it cannot be used.
 pub(super) fn known(disk: &dyn Disk, e: &ExtentFiles) -> io::Result<Option<Known>> {
-    let (Look::Whole(header), Some(file)) = look(disk, e, OpenMode::Read)? else {
+    let (ExtentState::Whole(header), Some(file)) = look(disk, e, OpenMode::Read)? else {
         return Ok(None);
     };
     let mut out = Known {

@@ -54,11 +54,11 @@ pub(super) struct Journals {
     pub(super) findings: Vec<Finding>,
     in_doubt: HashSet<PathBuf>,
     dirs: Vec<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<Unmet>,
 }
 
 #[derive(Default)]
-struct State {
+struct Unmet {
     /// Blocks and extents not met yet: the numbers of their directories, and for extents what they are counted as.
     left: HashMap<Fingerprint, (u32, Option<u64>), FixedState>,
     unknown: Vec<PathBuf>,

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use super::{
     Admin,
-    extents::{ExtentFiles, Look, Slot, look, map_parallel, pairs, table},
+    extents::{ExtentFiles, ExtentState, Slot, look, map_parallel, pairs, table},
     survey::last_page,
 };
 use crate::{
@@ -36,7 +36,7 @@ pub struct Keys {
 }
 
 #[derive(Default)]
-struct Found {
+struct KeysFound {
     keys: Keys,
     parts: Vec<PathBuf>,
 }
@@ -44,7 +44,7 @@ struct Found {
 struct Gather<'a> {
     admin: &'a Admin,
     namespace: &'a str,
-    out: Mutex<Found>,
+    out: Mutex<KeysFound>,
 }
 
 impl Watch for Gather<'_> {
@@ -98,7 +98,7 @@ impl Admin {
             out: Mutex::default(),
         };
         self.walk(self.threads, &gather)?;
-        let Found { mut keys, parts } = gather
+        let KeysFound { mut keys, parts } = gather
             .out
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Admin {
     fn keys_of(&self, extent: &ExtentFiles) -> std::result::Result<Vec<Key>, String> {
         let tell = |why: String| format!("{}: {why}", self.short(extent.path()));
         let found = look(&*self.disk, extent, OpenMode::Read).map_err(|e| tell(e.to_string()))?;
-        let (Look::Whole(header), Some(file)) = found else {
+        let (ExtentState::Whole(header), Some(file)) = found else {
             return Err(tell("no extent that can be used".into()));
         };
         let mut keys = Vec::new();

@@ -28,7 +28,7 @@ pub struct Checked {
 }
 
 /// A check of a stanza under way.
-pub(super) struct Look {
+pub(super) struct Checking {
     pub(super) found: Checked,
     pub(super) model: Option<Model>,
 }
@@ -46,7 +46,7 @@ pub(super) fn text<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     get(fields, name).and_then(Given::text)
 }
 
-impl Look {
+impl Checking {
     pub(super) fn mistake(&mut self, place: &str, setting: &str, message: String) {
         let mut m = Mistake::new(setting, message);
         if !place.is_empty() {

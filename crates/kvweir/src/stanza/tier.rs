@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    look::{Fields, Look, MODULE, inside, text},
+    look::{Checking, Fields, MODULE, inside, text},
     nearest,
     read::{TierKind, read_backpressure, read_tier},
     value::{Given, Parsed, Value, get},
@@ -20,7 +20,7 @@ const STOCK_DROP: &str = "DropStorePolicy";
 
 /// What all tiers of a configuration have in common.
 #[derive(Default)]
-pub(super) struct Shared<'a> {
+pub(super) struct InCommon<'a> {
     /// Where their list stands.
     pub(super) place: &'a str,
     /// The `backpressure` there.
@@ -36,7 +36,7 @@ pub(super) struct Storing {
     bound: Option<u64>,
 }
 
-impl Look {
+impl Checking {
     /// Which tier of ours is meant, if one is.
     fn kind(&mut self, at: &str, fields: &Fields) -> Option<TierKind> {
         let module = text(fields, "module_path");
@@ -102,7 +102,7 @@ impl Look {
         &mut self,
         at: &str,
         fields: &Fields,
-        shared: &Shared<'_>,
+        shared: &InCommon<'_>,
         roots: &mut BTreeMap<String, Storing>,
     ) {
         let Some(kind) = self.kind(at, fields) else {
@@ -165,7 +165,7 @@ impl Look {
     }
 
     /// What vLLM merges for a tier: its own `backpressure` over the one that all share.
-    fn backpressure(&mut self, at: &str, own: Option<&Given>, shared: &Shared<'_>, locality: Locality) {
+    fn backpressure(&mut self, at: &str, own: Option<&Given>, shared: &InCommon<'_>, locality: Locality) {
         let (place, shared) = (shared.place, shared.backpressure);
         let here = match own.map(|g| (&g.value, g.map(), &g.shown)) {
             Some((Value::Null, ..)) | None => &[],

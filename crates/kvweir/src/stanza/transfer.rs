@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{
     Model, PrimaryFit,
-    look::{Checked, Fields, Look, MODULE, inside, text},
+    look::{Checked, Checking, Fields, MODULE, inside, text},
     nearest,
-    tier::Shared,
+    tier::InCommon,
     value::{Given, Value, get},
 };
 
@@ -37,12 +37,12 @@ const EXTRA: &[&str] = &[
 
 /// Checks one tier's part of a configuration as vLLM hands it to the tier's class, `type` and `backpressure` in it.
 pub fn check_tier(stanza: &Given) -> Checked {
-    let mut look = Look {
+    let mut look = Checking {
         found: Checked::default(),
         model: None,
     };
     match stanza.map() {
-        Some(fields) => look.tier("", fields, &Shared::default(), &mut BTreeMap::new()),
+        Some(fields) => look.tier("", fields, &InCommon::default(), &mut BTreeMap::new()),
         None => look.mistake("", "stanza", format!("{}: an object is wanted", stanza.shown)),
     }
     look.found
@@ -52,14 +52,14 @@ pub fn check_tier(stanza: &Given) -> Checked {
 /// stands in `kv_connector_extra_config`, or one tier). `model` lets it look at the sizes of blocks too. Looks at no
 /// disk.
 pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
-    let mut look = Look {
+    let mut look = Checking {
         found: Checked::default(),
         model,
     };
     match stanza.map() {
         Some(fields) if get(fields, "secondary_tiers").is_some() => look.extra("", fields),
         Some(fields) if get(fields, "type").is_some() => {
-            look.tier("", fields, &Shared::default(), &mut BTreeMap::new());
+            look.tier("", fields, &InCommon::default(), &mut BTreeMap::new());
             let note = "a tier alone: what it has to stand in, kv_connector_extra_config and the rest, was not checked";
             look.found.notes.push(note.to_owned());
         }
@@ -98,7 +98,7 @@ fn whole(given: &Given) -> Option<u64> {
     }
 }
 
-impl Look {
+impl Checking {
     fn transfer(&mut self, place: &str, fields: &Fields) {
         if let Some(role) = get(fields, "kv_role").filter(|r| !r.text().is_some_and(|r| ROLES.contains(&r))) {
             let message = format!("kv_role = {}: {} is allowed", role.shown, ROLES.join(", "));
@@ -204,7 +204,7 @@ impl Look {
             },
             None => &[][..],
         };
-        let shared = Shared {
+        let shared = InCommon {
             place,
             backpressure: shared,
             slot_bytes,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    place::{At, Place, runs},
+    place::{At, OpenExtents, runs},
     work::{Target, Work},
 };
 use crate::{
@@ -95,7 +95,7 @@ impl Work<'_> {
         self.remove_empty_extents(t, &place)
     }
 
-    fn plan_files(&mut self, t: &mut Target, place: &Place, blocks: u64, cost: u64) {
+    fn plan_files(&mut self, t: &mut Target, place: &OpenExtents, blocks: u64, cost: u64) {
         let extents: u64 = place.open.iter().map(super::place::Open::allocated).sum();
         self.room.change(extents, 0);
         // of the slack, as a rule a directory and a half per block
@@ -108,7 +108,7 @@ impl Work<'_> {
     }
 
     /// Takes records away and gives their slots back.
-    fn forget(&mut self, place: &Place, items: &[Item]) -> io::Result<()> {
+    fn forget(&mut self, place: &OpenExtents, items: &[Item]) -> io::Result<()> {
         for (n, open) in place.open.iter().enumerate() {
             let mine = items.iter().filter(|i| i.at.extent == n).map(|i| i.at.place);
             let runs = runs(mine);
@@ -128,7 +128,7 @@ impl Work<'_> {
     }
 
     /// Gives slots without a record back; returns whether the file system can.
-    fn give_free_back(&mut self, place: &Place) -> io::Result<bool> {
+    fn give_free_back(&mut self, place: &OpenExtents) -> io::Result<bool> {
         let mut can = true;
         for (n, open) in place.open.iter().enumerate() {
             let before = open.allocated();
@@ -141,7 +141,7 @@ impl Work<'_> {
         Ok(can)
     }
 
-    fn move_batch(&mut self, t: &mut Target, place: &Place, batch: Vec<Item>) -> io::Result<()> {
+    fn move_batch(&mut self, t: &mut Target, place: &OpenExtents, batch: Vec<Item>) -> io::Result<()> {
         let mut dirs: BTreeSet<PathBuf> = BTreeSet::from([t.dir.clone()]);
         for i in &batch {
             let at = Location::of(&i.at.record.key);
@@ -179,7 +179,7 @@ impl Work<'_> {
     }
 
     /// Writes one block's file.
-    fn move_one(&self, t: &Target, place: &Place, item: &Item) -> io::Result<Done> {
+    fn move_one(&self, t: &Target, place: &OpenExtents, item: &Item) -> io::Result<Done> {
         let open = place
             .open
             .get(item.at.extent)
@@ -237,7 +237,7 @@ impl Work<'_> {
     }
 
     /// Removes extents without a record, and their directory with the last.
-    fn remove_empty_extents(&mut self, t: &mut Target, place: &Place) -> io::Result<()> {
+    fn remove_empty_extents(&mut self, t: &mut Target, place: &OpenExtents) -> io::Result<()> {
         for open in &place.open {
             if !open.is_empty()? {
                 continue;
@@ -259,7 +259,7 @@ impl Work<'_> {
 
     /// For each key the latest record that has its block, oldest first, with a time that keeps this order; and the
     /// other records. A plan takes the latest, unread.
-    fn in_order(&self, t: &Target, place: &Place, mut records: Vec<At>) -> (Vec<Item>, Vec<Item>) {
+    fn in_order(&self, t: &Target, place: &OpenExtents, mut records: Vec<At>) -> (Vec<Item>, Vec<Item>) {
         let order = |r: &At| (r.record.key.fingerprint(t.seed), Reverse(r.record.sequence));
         records.sort_by_cached_key(order);
         let (mut items, mut stale) = (Vec::with_capacity(records.len()), Vec::new());
@@ -298,7 +298,7 @@ impl Work<'_> {
 }
 
 /// The first of the records whose slot holds its block; the first of all where none does.
-fn first_good(place: &Place, records: &[At]) -> io::Result<usize> {
+fn first_good(place: &OpenExtents, records: &[At]) -> io::Result<usize> {
     for (n, at) in records.iter().enumerate() {
         let open = place.open.get(at.extent).ok_or(io::ErrorKind::InvalidInput)?;
         if open.block(at.place, at.record.sum)?.is_some() {

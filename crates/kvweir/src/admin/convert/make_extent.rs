@@ -8,7 +8,7 @@ use std::{
 
 use super::{packing::Packing, place::Open, work::Work};
 use crate::{
-    admin::extents::{ExtentFiles, Look, look},
+    admin::extents::{ExtentFiles, ExtentState, look},
     error::{IoClass, classify},
     fs::packed::format::Header,
     io::{
@@ -61,7 +61,7 @@ impl Work<'_> {
             data: Some(data.clone()),
         };
         let right = match look(disk, &files, OpenMode::ReadWrite)? {
-            (Look::Whole(found), Some(file)) if found == header => Some(file),
+            (ExtentState::Whole(found), Some(file)) if found == header => Some(file),
             _ => None,
         };
         let Some(file) = right else {

@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::PathBuf};
 
 use foldhash::fast::FixedState;
 
-use super::{place::Place, work::Target};
+use super::{place::OpenExtents, work::Target};
 use crate::{
     block::{Fingerprint, Key},
     root::{
@@ -63,7 +63,7 @@ pub(super) struct Block {
 /// The state of one namespace.
 pub(super) struct Packing<'t> {
     pub(super) t: &'t mut Target,
-    pub(super) place: Place,
+    pub(super) place: OpenExtents,
     /// Free slots, next one last.
     pub(super) free: Vec<(usize, u32)>,
     /// Where keys have records, by their numbers in `place`, latest first.

@@ -8,7 +8,7 @@ use std::{
 
 use super::work::{Target, Work};
 use crate::{
-    admin::extents::{Look, Slot, look, other_part, table},
+    admin::extents::{ExtentState, Slot, look, other_part, table},
     block::Key,
     error::{IoClass, classify},
     fs::packed::{
@@ -131,7 +131,7 @@ pub(super) struct At {
 
 /// The extents of a namespace that can be used.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct OpenExtents {
     pub(super) open: Vec<Open>,
     pub(super) records: Vec<At>,
     /// Slots without a record.
@@ -146,8 +146,8 @@ fn is_alone(disk: &dyn Disk, path: &Path) -> bool {
 
 impl Work<'_> {
     /// Opens the extents of a namespace; counts those that cannot be used.
-    pub(super) fn extents(&mut self, t: &mut Target) -> io::Result<Place> {
-        let mut out = Place::default();
+    pub(super) fn extents(&mut self, t: &mut Target) -> io::Result<OpenExtents> {
+        let mut out = OpenExtents::default();
         let mode = if self.apply {
             OpenMode::ReadWrite
         } else {
@@ -162,9 +162,9 @@ impl Work<'_> {
             };
             let (found, file) = look(disk, files, mode)?;
             let (header, file) = match (found, file) {
-                (Look::Whole(h), Some(file)) if usable(&h) => (h, file),
+                (ExtentState::Whole(h), Some(file)) if usable(&h) => (h, file),
                 // its making was interrupted, and nobody else is here
-                (Look::Half(path), _) if self.apply && is_alone(disk, &path) => {
+                (ExtentState::Half(path), _) if self.apply && is_alone(disk, &path) => {
                     let bytes = disk.stat(&path).map_or(0, |s| s.allocated);
                     disk.remove_file(&path)?;
                     let dirs = path.parent().map_or(0, |d| self.admin.remove_empty(d).bytes);

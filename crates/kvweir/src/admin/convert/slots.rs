@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     packing::{Block, Packing},
-    place::{Open, Place, runs},
+    place::{Open, OpenExtents, runs},
     work::Work,
 };
 use crate::{
@@ -150,7 +150,7 @@ struct Copy {
 }
 
 /// Reads what slots hold of the key of `b`: the latest record that has its block counts.
-fn copy_of(place: &Place, records: Option<&Vec<usize>>, b: &Block) -> Copy {
+fn copy_of(place: &OpenExtents, records: Option<&Vec<usize>>, b: &Block) -> Copy {
     let mut bad = Vec::new();
     for &n in records.into_iter().flatten() {
         let Some(at) = place.records.get(n).filter(|at| at.record.key == b.key) else {

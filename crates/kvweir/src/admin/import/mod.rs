@@ -27,8 +27,9 @@ impl Admin {
     /// them.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a claim of another root, [`ErrorKind::Full`] when there is no room, and the I/O error
-    /// of the walk. What fails below is listed.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a claim of another root,
+    /// [`ErrorKind::Full`](crate::ErrorKind::Full) when there is no room, and the I/O error of the walk. What fails
+    /// below is listed.
     pub fn import(
         &self,
         from: Option<&Self>,

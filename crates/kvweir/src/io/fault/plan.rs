@@ -55,10 +55,10 @@ impl Gate {
 
 /// Rules shared by a disk and its open files.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Plan(pub(super) Arc<Shared>);
+pub(super) struct Plan(pub(super) Arc<PlanState>);
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct PlanState {
     pub(super) rules: Mutex<Rules>,
     pub(super) gate: Gate,
     pub(super) calls: AtomicU64,

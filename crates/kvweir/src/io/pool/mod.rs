@@ -20,7 +20,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 use self::{
     queues::{Job, Queues},
-    worker::{Shared, work_loop},
+    worker::{PoolState, work_loop},
 };
 pub use self::{
     size::{PoolSize, usable_cpus},
@@ -44,7 +44,7 @@ use crate::{
 
 /// The pool. Dropping it cancels what waits and joins the workers.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -70,7 +70,7 @@ impl Pool {
     /// # Errors
     /// As there.
     pub fn start_with(name: &str, size: PoolSize, engines: &Engines) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             queues: Mutex::default(),
             ready: Condvar::new(),
             idle: Condvar::new(),

@@ -17,7 +17,7 @@ use crate::sync::{
 };
 
 /// What workers share with the pool.
-pub(super) struct Shared {
+pub(super) struct PoolState {
     pub(super) queues: Mutex<Queues>,
     pub(super) ready: Condvar,
     pub(super) idle: Condvar,
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) stopping: AtomicBool,
 }
 
-fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, own: &mut Worker) {
+fn run_together(shared: &PoolState, work: &dyn Work, range: Range<usize>, own: &mut Worker) {
     let stopping = shared.stopping.load(Ordering::Relaxed);
     let units = range.clone();
     let ran = !stopping
@@ -38,7 +38,7 @@ fn run_together(shared: &Shared, work: &dyn Work, range: Range<usize>, own: &mut
     }
 }
 
-pub(super) fn work_loop(shared: &Shared, mut own: Worker) {
+pub(super) fn work_loop(shared: &PoolState, mut own: Worker) {
     let mut q = lock(&shared.queues);
     loop {
         if let Some(claim) = q.claim(shared.size.store_threads) {

@@ -12,7 +12,7 @@ use super::{
 use crate::{block::Fingerprint, io::disk::OpenMode, root::names::Fan, root::names::Shelf};
 
 /// Bytes of a snapshot written at once.
-const PIECE: usize = 256 << 10;
+const WRITE_BYTES: usize = 256 << 10;
 
 /// Writes the snapshot of a generation.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Snapshot {
         if self.out.len + self.out.buf.len() as u64 + 64 > self.limit {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        if self.out.buf.len() >= PIECE {
+        if self.out.buf.len() >= WRITE_BYTES {
             self.out.write()
         } else {
             Ok(())
