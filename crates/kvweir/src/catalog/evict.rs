@@ -19,7 +19,7 @@ impl Catalog {
         matches!(self.index.state(id), State::Ready | State::Bad) && self.index.pins(id) == 0
     }
 
-    /// Chooses victims of [`Rank::Whole`] worth at least `want`, and makes them `Evicting`: enough, or none and `false`.
+    /// Chooses victims of `Rank::Whole` worth at least `want`, and makes them `Evicting`: enough, or none and `false`.
     pub(crate) fn choose(&mut self, want: u64, now: Instant, out: &mut Vec<Id>) -> bool {
         self.retry_stuck(now);
         let from = out.len();
@@ -51,7 +51,7 @@ impl Catalog {
         true
     }
 
-    /// Evicts blocks of [`Rank::Slot`], `most` of them or, where not so many can go, fewer, each of `bytes` bytes; what
+    /// Evicts blocks of `Rank::Slot`, `most` of them or, where not so many can go, fewer, each of `bytes` bytes; what
     /// they told goes to `freed`.
     pub(crate) fn evict_slots(&mut self, most: u64, bytes: u64, now: Instant, freed: &mut Vec<Body>) {
         let mut ids = std::mem::take(&mut self.scratch);

@@ -1,5 +1,5 @@
 //! The local tier: blocks below a directory, within a hard byte limit. Joins what the lower floors offer: a bounded root
-//! ([`root`](crate::root)), a catalog of blocks ([`catalog`](crate::catalog)), the job runtime ([`jobs`](crate::jobs)).
+//! (`root/`), a catalog of blocks (`catalog/`), the job runtime (`jobs/`).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `open.rs`, `phase.rs`, `identify.rs` | opening a root: checked, joined, handed to the keeper; what identifies a namespace |
 //! | `shared.rs`, `core.rs`, `body.rs` | what handle, workers and keeper share; the state behind the one lock; what an entry tells |
 //! | `backend.rs`, `store.rs`, `load.rs`, `written.rs` | what workers do, whatever the layout |
-//! | `layouts.rs` | [`Layout`](layouts::Layout): what each layout does for the tier |
+//! | `layouts.rs` | `Layout`: what each layout does for the tier |
 //! | `files/`, `packed/` | one file per block; slots in large files |
 //! | `room.rs`, `trim.rs`, `gives_way.rs` | room for what is stored; coming below the bound; giving way to those who have one |
 //! | `recover/`, `keeper/` | what is there when a root is opened; the thread that looks after it |

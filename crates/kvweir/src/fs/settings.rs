@@ -68,7 +68,7 @@ pub enum Layout {
     Auto,
     /// One file a block, in vLLM's own directory layout.
     Fs,
-    /// Slots of one size in large preallocated files ([`pack`](crate::fs::packed)); needs `max_bytes`.
+    /// Slots of one size in large preallocated files; needs `max_bytes`.
     Pack,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `state.rs` | [`Keeper`]: what the thread works with |
+//! | `state.rs` | `Keeper`: what the thread works with |
 //! | `thread.rs`, `end.rs` | [`Keeping`]: the claim on a root and the thread that holds it, and how they end |
 //! | `start.rs` | loading, the first share, the first trim |
 //! | `tick.rs` | what is done ten times a second |

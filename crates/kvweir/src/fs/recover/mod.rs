@@ -2,8 +2,8 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `opening.rs` | [`Opening`]: a member that is about to load what it owns |
-//! | `load.rs` | [`load()`]: journals believed, or a walk |
+//! | `opening.rs` | `Opening`: a member that is about to load what it owns |
+//! | `load.rs` | `load()`: journals believed, or a walk |
 //! | `check.rs` | whether a sound journal can be gone on with |
 //! | `doubt.rs` | leaves in which something was under way |
 //! | `take.rs` | what was owned, taken into index, policy, directories and account |
