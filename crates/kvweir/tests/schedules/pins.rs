@@ -32,6 +32,10 @@ fn a_pinned_block_is_loaded_whoever_evicts_and_whichever_request_ends() {
         let there = held(&mut c, end);
         let before = evicted(&c);
         assert!(before > 0, "the test tests nothing");
+        if there.len() < 3 {
+            // with the journal's reserve this schedule left room for two: nothing could be evicted beside the pins
+            return quiet(&mut c, &disk, bound, end);
+        }
         let (mine, other) = (key(there[rng.below(2) as usize]), key(there[2]));
         // pinned for one that loads, for one that only asks, and for one that comes later
         assert!(c.lookup(&mine, req(1)) && c.lookup(&other, req(2)) && c.lookup(&mine, req(3)));
