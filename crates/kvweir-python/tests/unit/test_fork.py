@@ -57,12 +57,12 @@ def test_in_a_child_every_call_does_nothing_and_it_is_said_once(
     busy = threading.Event()
 
     def work() -> None:
-        # jobs run and drains wait while it forks
-        n = 10
+        # jobs run and drains wait while it forks; of more blocks than the bound holds, the first would go
+        job = 10
         while not busy.is_set():
-            tier.submit_store(n, "w", [key(n)], [3])
+            tier.submit_store(job, "w", [key(10 + job % 500)], [3])
             tier.drain()
-            n += 1
+            job += 1
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -35,9 +35,14 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    fn pass(&self) {
+    /// How often it was opened.
+    fn opened(&self) -> u64 {
+        lock(&self.state).0
+    }
+
+    /// Waits until it was opened more often than `seen`.
+    fn pass(&self, seen: u64) {
         let mut g = lock(&self.state);
-        let seen = g.0;
         g.1 += 1;
         self.moved.notify_all();
         while g.0 == seen {
@@ -73,7 +78,9 @@ pub(super) struct Limit {
 }
 
 impl Plan {
-    fn fault(&self, op: Op, path: &Path, direct: bool) -> Option<Fault> {
+    /// The fault that a call meets, and how often the gate was opened then: a call that is to hang goes on with the next
+    /// opening, also where that comes before it waits.
+    fn fault(&self, op: Op, path: &Path, direct: bool) -> Option<(Fault, u64)> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let mut plan = lock(&self.0.rules);
         if let Some(log) = &mut plan.log {
@@ -98,10 +105,9 @@ impl Plan {
             r.times -= 1;
             Some(r.fault)
         });
-        if hit.is_some() {
-            plan.met.push((op, path.to_owned()));
-        }
-        hit
+        let hit = hit?;
+        plan.met.push((op, path.to_owned()));
+        Some((hit, self.0.gate.opened()))
     }
 
     /// The call may go on, or fails with the planned errno.
@@ -115,16 +121,19 @@ impl Plan {
             bytes: usize::MAX,
             flip: false,
         };
-        match self.fault(op, path, direct) {
-            Some(Fault::Errno(n)) => return Err(io::Error::from_raw_os_error(n)),
-            Some(Fault::FullAt(_)) if op == Op::Write => return Err(io::Error::from_raw_os_error(FULL)),
-            Some(Fault::Short(n)) => limit.bytes = n,
-            Some(Fault::Hang) => self.0.gate.pass(),
-            Some(Fault::Slow(d)) => {
+        let Some((fault, opened)) = self.fault(op, path, direct) else {
+            return Ok(limit);
+        };
+        match fault {
+            Fault::Errno(n) => return Err(io::Error::from_raw_os_error(n)),
+            Fault::FullAt(_) if op == Op::Write => return Err(io::Error::from_raw_os_error(FULL)),
+            Fault::Short(n) => limit.bytes = n,
+            Fault::Hang => self.0.gate.pass(opened),
+            Fault::Slow(d) => {
                 Bell::default().wait(0, d);
             }
-            Some(Fault::Flip) => limit.flip = true,
-            Some(Fault::FullAt(_)) | None => {}
+            Fault::Flip => limit.flip = true,
+            Fault::FullAt(_) => {}
         }
         Ok(limit)
     }

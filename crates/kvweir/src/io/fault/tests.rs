@@ -88,3 +88,35 @@ fn a_call_hangs_until_it_is_released_and_then_does_its_work() {
     });
     assert!(path.exists() && d.hanging() == 0);
 }
+
+/// A call that had met its rule and did not wait yet slept on past the healing, for ever.
+#[test]
+fn a_call_that_is_about_to_hang_goes_on_when_the_disk_heals() {
+    let (dir, d) = disk();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let t = std::thread::Builder::new().name("calls".into());
+        t.spawn_scoped(s, || {
+            while !stop.load(Ordering::Relaxed) {
+                d.stat(dir.path()).unwrap();
+            }
+        })
+        .unwrap();
+        let stuck = (0..2_000).find(|_| {
+            d.add(Rule::new(Op::Stat, Fault::Hang));
+            for _ in 0..100 {
+                std::hint::spin_loop();
+            }
+            d.heal();
+            let (calls, began) = (d.calls(), std::time::Instant::now());
+            // two calls on, the one that was under way has ended
+            while d.calls() < calls + 2 && began.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+            }
+            d.calls() < calls + 2
+        });
+        stop.store(true, Ordering::Relaxed);
+        d.heal();
+        assert_eq!(stuck, None, "a call hangs on a disk that has healed");
+    });
+}
