@@ -24,6 +24,23 @@ pub(crate) struct Uses {
 /// Rooms from the top floor down: its number, and files (`cli.rs`) or folders (`commands/`).
 pub(crate) type Floors = Vec<(u32, Vec<String>)>;
 
+/// Asserts for the crate in directory `here` that no file uses a higher floor, that none stand in a circle, and that
+/// each room of the table below `heading` in ARCHITECTURE.md has files.
+pub(crate) fn assert_floors(here: &Path, heading: &str) {
+    let uses = Uses::read(&here.join("src"));
+    let page = fs::read_to_string(here.join("../../ARCHITECTURE.md")).unwrap();
+    let floors = floors(&page, heading);
+    assert!(floors.len() > 3, "the table was not found");
+    let mut wrong = uses.upward(&floors);
+    wrong.extend(uses.new_circles(&[]));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(
+        uses.empty_rooms(&floors),
+        [""; 0],
+        "rooms of the table without a file"
+    );
+}
+
 /// The table of floors below the line `heading` of a page: number in the first column, names in backticks in the
 /// second.
 pub(crate) fn floors(page: &str, heading: &str) -> Floors {

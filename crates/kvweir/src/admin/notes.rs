@@ -1,5 +1,10 @@
 //! What a command notes of what runs out: file descriptors and memory.
 
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
 use crate::{
     error::{Error, Result},
     sync::{
@@ -8,9 +13,6 @@ use crate::{
         lock,
     },
 };
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
 
 /// EMFILE, ENFILE and ENOMEM.
 pub(crate) const SPENT: [i32; 3] = [24, 23, 12];

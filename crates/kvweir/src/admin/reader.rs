@@ -1,5 +1,10 @@
 //! A walk that reads every block file and compares it, in parallel.
 
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
 use super::{
     Admin, OnProgress, Progress,
     check::{CHUNK, Outcome, check},
@@ -20,9 +25,6 @@ use crate::{
         lock,
     },
 };
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
 
 pub(crate) struct Reader<'a> {
     pub(crate) admin: &'a Admin,

@@ -1,5 +1,7 @@
 //! The tables of a namespace's extents, all of them.
 
+use std::collections::HashSet;
+
 use crate::{
     admin::{
         Admin,
@@ -9,7 +11,6 @@ use crate::{
     block::Fingerprint,
 };
 use foldhash::fast::FixedState;
-use std::collections::HashSet;
 
 impl Admin {
     /// Reads the tables of a namespace's extents. What cannot be read goes to `unreadable`.

@@ -1,12 +1,13 @@
 //! What `verify` reports.
 
+use std::collections::BTreeMap;
+
 use crate::admin::{
     Pile,
     finding::{Finding, Weight},
     journals::JournalCheck,
 };
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The outcome of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

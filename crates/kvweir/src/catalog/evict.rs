@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{Catalog, View, body::Body, index::State};
 use crate::{
-    block::Key,
     clock::Instant,
     evict::{Id, RequestTag, Residents},
     metrics::EvictReason,
@@ -92,12 +91,12 @@ impl Catalog {
         self.index.set_state(id, State::Evicting);
     }
 
-    /// What was `Evicting` is gone; `key` where it is known now. `evicted`: why, and how many bytes, if it was a block.
-    pub(crate) fn removed(&mut self, id: Id, key: Option<&Key>, evicted: Option<(EvictReason, u64)>) {
+    /// What was `Evicting` is gone. `evicted`: why, and how many bytes, if it was a block.
+    pub(crate) fn removed(&mut self, id: Id, evicted: Option<(EvictReason, u64)>) {
         if let Some((reason, bytes)) = evicted {
             self.stats.evicted(reason, bytes);
         }
-        if let Some(k) = self.index.key(id).or(key) {
+        if let Some(k) = self.index.key(id) {
             self.events.removed(k);
         }
         self.index.remove(id);

@@ -6,11 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use super::FsTier;
 use crate::{
     block::{Fingerprint, Key},
-    catalog::{
-        Origin,
-        index::{BATCH, State},
-    },
-    fs::body::FileBody,
+    catalog::index::BATCH,
     jobs::Backend,
     root::names::Location,
     sync::{Bell, lock},
@@ -56,17 +52,8 @@ impl FsTier {
     fn add_phantom(&self, fp: Fingerprint, key: &Key, bytes: u64) -> bool {
         let s = &*self.shared;
         let at = Location::of(key);
-        {
-            let mut core = lock(&s.core);
-            let Some(shelf) = core.shelves.number(at.shelf().0) else {
-                return false;
-            };
-            let body = FileBody::new(shelf, at.fan, bytes).written(true, 0);
-            let Some(id) = core.catalog.discover(fp, State::Ready, body.body(), None) else {
-                return false;
-            };
-            core.account.budget.add_resident(bytes);
-            core.catalog.rank(id, Origin::Found);
+        if !lock(&s.core).admit_found(fp, &at, bytes, (true, 0), None) {
+            return false;
         }
         s.root.dirs.found_file(0, at.fan, at.leaf);
         s.root.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);

@@ -1,22 +1,23 @@
 //! The local tier's state behind its one lock: what it holds, and the bytes of that. Every call is a few memory
 //! operations; nothing here does I/O, so the scheduler may take the lock at any time (I8).
 
+use std::path::PathBuf;
+
 use super::body::{FileBody, Shelves, SlotBody};
 use crate::{
     block::{Fingerprint, Key},
     budget::{COST_UNIT, Change},
-    catalog::{Catalog, Holds},
+    catalog::{Catalog, Holds, Origin, index::State},
     clock::Instant,
     evict::Id,
     metrics::{EvictReason, TierStats},
     root::{
         account::Account,
         accounts::Accounts,
-        names::{Fan, Leaf, Shelf},
+        names::{Fan, Leaf, Location, Shelf},
     },
     sync::{Mutex, lock},
 };
-use std::path::PathBuf;
 
 /// Everything needed to remove a victim's file without the lock.
 #[derive(Debug, Clone)]
@@ -24,8 +25,7 @@ pub(crate) struct Victim {
     pub(crate) id: Id,
     pub(crate) fp: Fingerprint,
     pub(crate) key: Option<Key>,
-    pub(crate) namespace: u16,
-    pub(crate) leaf: Leaf,
+    pub(crate) shelf: Shelf,
     pub(crate) fan: Fan,
 }
 
@@ -86,6 +86,27 @@ impl Core {
         self.account.budget.change(before, counted.cost());
     }
 
+    /// Makes a block of our own that was found on disk a hit; `false` where it is known, or no entry can be had.
+    pub(crate) fn admit_found(
+        &mut self,
+        fp: Fingerprint,
+        at: &Location,
+        cost: u64,
+        (trailer, written_at): (bool, u64),
+        key: Option<&Key>,
+    ) -> bool {
+        let Some(shelf) = self.shelves.number(at.shelf().0) else {
+            return false;
+        };
+        let body = FileBody::new(shelf, at.fan, cost).written(trailer, written_at);
+        let Some(id) = self.catalog.discover(fp, State::Ready, body.body(), key) else {
+            return false;
+        };
+        self.account.budget.add_resident(cost);
+        self.catalog.rank(id, Origin::Found);
+        true
+    }
+
     /// Forgets a packed block; returns its slot, where nobody pins it: else it is [freed](Self::take_freed) with its last
     /// pin.
     pub(crate) fn forget_slot(&mut self, id: Id, reason: EvictReason, slot_bytes: u64) -> Option<u32> {
@@ -131,19 +152,18 @@ impl Core {
             id,
             fp: self.catalog.fingerprint(id),
             key: self.catalog.key(id).cloned(),
-            namespace: shelf.namespace,
-            leaf: shelf.leaf,
+            shelf,
             fan,
         })
     }
 
-    /// The file of `id` is gone; `key` where it is known now.
-    pub(crate) fn settle_removed(&mut self, id: Id, key: Option<&Key>, reason: EvictReason, dirs: Change) {
+    /// The file of `id` is gone.
+    pub(crate) fn settle_removed(&mut self, id: Id, reason: EvictReason, dirs: Change) {
         let cost = self.cost(id);
         self.account.budget.remove_resident(cost);
         self.account.budget.apply(dirs);
         let is_block = self.place(id).is_none_or(|(shelf, _)| shelf.leaf != Leaf::Extent);
-        self.catalog.removed(id, key, is_block.then_some((reason, cost)));
+        self.catalog.removed(id, is_block.then_some((reason, cost)));
     }
 
     /// A snapshot; O(1) but for the index memory.

@@ -2,6 +2,8 @@
 //! (I2). What cannot be proved wrong keeps its bytes but is no hit any more; what is provably wrong goes. Either way the
 //! failed block is a miss until it is stored again (I10).
 
+use std::ops::Range;
+
 use crate::{
     block::Key,
     catalog::body::Body,
@@ -17,7 +19,6 @@ use crate::{
     sync::lock,
     tier::BlockOutcome,
 };
-use std::ops::Range;
 
 impl Shared {
     /// Loads `units` of a job.

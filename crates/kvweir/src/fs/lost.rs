@@ -13,7 +13,6 @@ use crate::{
     catalog::index::State,
     evict::Id,
     metrics::EvictReason,
-    namespace::dir_seed,
     root::{
         dirs::Lost,
         names::{Fan, Leaf, leaf_dir, name_fingerprint},
@@ -117,15 +116,9 @@ impl Shared {
     /// Fingerprints of the blocks that lie in the directory of `leaf`, which are all of one.
     fn fingerprints_in(&self, leaf: &[Known]) -> io::Result<HashSet<Fingerprint, FixedState>> {
         let mut there = HashSet::default();
-        let Some((k, ns)) = leaf
-            .first()
-            .and_then(|k| Some((k, self.root.namespace(k.namespace)?)))
-        else {
+        let Some(k) = leaf.first() else { return Ok(there) };
+        let Some((ns, seed)) = self.root.namespace_and_seed(k.namespace) else {
             return Ok(there);
-        };
-        let seed = match k.namespace {
-            0 => self.ns.seed(),
-            _ => dir_seed(&ns.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),
         };
         let listed = self
             .root

@@ -21,7 +21,7 @@ use crate::{
         body::weigh, files::Files, identify::recognise, keeper::Keeping, layouts::Layouts, phase::Phase,
         recover::opening::Opening,
     },
-    io::{Disk, disk::FileKind},
+    io::{Disk, disk::FileKind, os::boot_id},
     jobs::{Runner, bounce::Bounce, watchdog::Watchdog},
     namespace::Namespace,
     root::{
@@ -49,6 +49,7 @@ pub(crate) struct Opened {
 }
 
 /// What the builder brings in.
+#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) settings: FsSettings,
@@ -58,7 +59,8 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) slots_outlive_reports: bool,
-    pub(crate) boot: [u8; 16],
+    /// The machine's current boot; `None`: as the system says.
+    pub(crate) boot: Option<[u8; 16]>,
     pub(crate) patience: Duration,
 }
 
@@ -131,7 +133,7 @@ fn enter(parts: &Parts) -> Result<Entered> {
             root,
             bound,
             seed: parts.ns.seed(),
-            boot: parts.boot,
+            boot: parts.boot.unwrap_or_else(boot_id),
             nonce,
         })?),
         None if settings.read_only => None,

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use super::shared::Shared;
 use crate::{
     block::{Fingerprint, Key},
-    catalog::{Origin, index::State},
-    fs::body::FileBody,
     io::{
         disk::FileKind,
         pool::{Work, Worker},
     },
-    root::{names::Location, trailer::TRAILER_BYTES},
+    root::{names::Location, trailer::is_block_file},
     sync::lock,
 };
 
@@ -42,29 +40,16 @@ impl Work for Probe {
     fn run(&self, _unit: usize, _worker: &mut Worker) {
         let s = &*self.shared;
         let at = Location::of(&self.key);
-        let stat = s.root.disk.stat(&s.root.leaf_of(&at).join(at.file_name())).ok();
-        let whole = (s.params.block_len + TRAILER_BYTES) as u64;
-        let stat = stat
-            .filter(|t| t.kind == FileKind::File && (t.len == whole || t.len == s.params.block_len as u64));
-        let mut inserted = false;
+        let stat = s.root.disk.stat(&s.root.path_of(&at)).ok();
+        let block_len = s.params.block_len as u64;
+        let stat = stat.filter(|t| t.kind == FileKind::File && is_block_file(t.len, block_len));
         if let Some(stat) = stat {
-            let mut core = lock(&s.core);
-            let shelf = core.shelves.number(at.shelf().0);
-            let found = shelf.and_then(|shelf| {
-                let written_at = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
-                let body =
-                    FileBody::new(shelf, at.fan, stat.allocated).written(stat.len == whole, written_at);
-                core.catalog
-                    .discover(self.fp, State::Ready, body.body(), Some(&self.key))
-            });
-            if let Some(id) = found {
-                core.account.budget.add_resident(stat.allocated);
-                core.catalog.rank(id, Origin::Found);
-                inserted = true;
+            let written_at = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
+            let facts = (stat.len != block_len, written_at);
+            let key = Some(&self.key);
+            if lock(&s.core).admit_found(self.fp, &at, stat.allocated, facts, key) {
+                s.root.dirs.found_file(0, at.fan, at.leaf);
             }
-        }
-        if inserted {
-            s.root.dirs.found_file(0, at.fan, at.leaf);
         }
         self.end(stat.is_some());
     }

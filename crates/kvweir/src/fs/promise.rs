@@ -32,9 +32,8 @@ impl<'a> Promise<'a> {
 
     /// The same, and gives the rest back.
     pub(crate) fn settle(mut self, account: &mut Account, cost: u64, dirs: Change) {
-        account.budget.release(std::mem::take(&mut self.bytes));
-        account.budget.add_resident(cost);
-        account.budget.apply(dirs);
+        self.spend(account, cost, dirs);
+        account.budget.release(self.keep());
     }
 
     /// The bytes, which the caller gives back.

@@ -1,5 +1,7 @@
 //! Room for what is to be stored: below the bound (I1), and above the floor of free bytes.
 
+use std::{io, time::Duration};
+
 use crate::{
     budget::Change,
     error::ErrorKind,
@@ -13,11 +15,9 @@ use crate::{
     root::{
         file::FileRef,
         journal::{CREDIT_BLOCKS, Journal},
-        names::Shelf,
     },
     sync::lock,
 };
-use std::{io, time::Duration};
 
 /// How old an answer about free space may be.
 const FREE_FRESH_FOR: Duration = Duration::from_millis(50);
@@ -175,7 +175,7 @@ impl Shared {
         bad: bool,
     ) {
         match removed {
-            Ok(dirs) => core.settle_removed(v.id, None, reason, dirs),
+            Ok(dirs) => core.settle_removed(v.id, reason, dirs),
             Err(error) => {
                 let (what, now) = (
                     "a block file cannot be removed; it stays counted",
@@ -210,10 +210,7 @@ impl Shared {
     fn unlink(&self, v: &Victim) -> io::Result<Change> {
         let file = FileRef {
             fp: v.fp,
-            shelf: Shelf {
-                namespace: v.namespace,
-                leaf: v.leaf,
-            },
+            shelf: v.shelf,
             fan: v.fan,
             key: v.key.as_ref(),
         };

@@ -1,8 +1,10 @@
 //! Storing blocks, whatever their layout. Per block: present or being written by somebody else? then nothing is written;
 //! else an entry is reserved, a layout writes it, and only then it becomes a hit (I1, I2). Every path admits or aborts.
 
+use std::{io, ops::Range, time::Duration};
+
 use crate::{
-    block::{Fingerprint, Key},
+    block::Fingerprint,
     catalog::{Begin, Origin, index::State},
     error::{ErrorKind, IoClass, classify},
     evict::Id,
@@ -17,7 +19,6 @@ use crate::{
     sync::{lock, wait_while},
     tier::BlockOutcome,
 };
-use std::{io, ops::Range, time::Duration};
 
 /// Longest wait for another worker's removal of the same block's old file.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
@@ -39,7 +40,10 @@ enum Seen {
     Fresh(Id),
     Present,
     /// It is there, as far as known, and pinned: to be looked at.
-    Look(Id),
+    Look {
+        id: Id,
+        layout: usize,
+    },
     Joined,
     /// Something that is no block lies there: to be cleared away first.
     Bad(Id),
@@ -123,9 +127,9 @@ impl Shared {
                     cleared = true;
                     self.clear(id, State::Bad, EvictReason::Corrupt);
                 }
-                Seen::Look(id) => {
+                Seen::Look { id, layout } => {
                     // pinned since it was found, so what is looked at is the entry's own (I3)
-                    let right = looked || self.is_there(id, key);
+                    let right = looked || self.layouts.get(layout).is_none_or(|l| l.is_there(self, key));
                     looked = true;
                     if !right {
                         // it went or changed behind our back: forget it, then store anew
@@ -165,7 +169,7 @@ impl Shared {
                         return Seen::Present;
                     }
                     core.catalog.pin(id);
-                    return Seen::Look(id);
+                    return Seen::Look { id, layout };
                 }
                 State::Writing => {
                     let waits = run.wait_for(unit);
@@ -187,12 +191,6 @@ impl Shared {
                 }
             }
         }
-    }
-
-    fn is_there(&self, id: Id, key: &Key) -> bool {
-        let body = lock(&self.core).catalog.body(id);
-        let layout = self.layouts.get(self.layouts.of_body(&body));
-        layout.is_none_or(|l| l.is_there(self, key))
     }
 
     /// Clears an entry away that is in `state` still, or another process's.

@@ -1,5 +1,11 @@
 //! The scheduler's handle of a local tier: answers from memory, leaves all I/O to workers (I8).
 
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
 use crate::{
     block::{Fingerprint, Key},
     catalog::{body::Rank, index::BATCH},
@@ -19,11 +25,6 @@ use crate::{
     metrics::TierStats,
     sync::lock,
     tier::{Direction, JobId, LoadBlock, LoadJob, Lookup, Report, RequestId, StoreBlock, StoreJob, Tier},
-};
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 /// Longest wait of a drain for stores that are queued; what has not begun by then is cancelled.

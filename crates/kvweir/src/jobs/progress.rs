@@ -55,14 +55,6 @@ pub(crate) struct Ended {
     pub(crate) verdict: Verdict,
 }
 
-/// A unit that ended: the job with it, if it was the last one.
-#[derive(Debug, Default)]
-pub(crate) struct UnitEnd {
-    pub(crate) job: Option<Ended>,
-    /// Its I/O had been given up.
-    pub(crate) was_hung: bool,
-}
-
 /// What giving a job up came to.
 #[derive(Debug)]
 pub(crate) struct GivenUp {
@@ -145,12 +137,10 @@ impl Progress {
         self.direction
     }
 
-    /// Nobody works on `unit` any more; another job will tell its outcome.
-    pub(crate) fn leave(&self, unit: usize) -> UnitEnd {
-        UnitEnd {
-            job: None,
-            was_hung: lock(&self.inner).stop(unit),
-        }
+    /// Nobody works on `unit` any more; another job will tell its outcome. Returns whether its operation had been given
+    /// up.
+    pub(crate) fn leave(&self, unit: usize) -> bool {
+        lock(&self.inner).stop(unit)
     }
 
     /// Whether the outcome of `unit` was not told yet.
@@ -352,6 +342,14 @@ fn too_late() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A unit that ended: the job with it, if it was the last one.
+    #[derive(Debug, Default)]
+    struct UnitEnd {
+        job: Option<Ended>,
+        /// Its I/O had been given up.
+        was_hung: bool,
+    }
 
     impl Progress {
         fn start(&self, unit: usize, now: Instant) -> bool {

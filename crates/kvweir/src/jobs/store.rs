@@ -92,12 +92,10 @@ impl<B: Stores> StoreRun<B> {
 
     /// Nobody works on `unit` any more; another job will tell its outcome.
     pub(crate) fn leave(&self, unit: usize) {
-        let end = self.progress.leave(unit);
+        let hung = usize::from(self.progress.leave(unit));
         self.tier
             .runner()
-            .end_units((end.job, usize::from(end.was_hung)), Direction::Store, |r| {
-                self.note(r);
-            });
+            .end_units((None, hung), Direction::Store, |_| {});
     }
 
     /// Takes the memory of a block; `None`: it was given up, or somebody has it.

@@ -23,6 +23,11 @@ use crate::block::{Key, MAX_KEY_BYTES};
 
 /// Bytes of the page.
 pub(crate) const TRAILER_BYTES: usize = 4096;
+
+/// Whether a file of `len` bytes can be a block of `block_len` bytes: ours, with a trailer, or a stock tier's without.
+pub(crate) fn is_block_file(len: u64, block_len: u64) -> bool {
+    len == block_len || len == block_len + TRAILER_BYTES as u64
+}
 const MAGIC: &[u8; 8] = b"KVWEIRT1";
 const VERSION: u16 = 1;
 const SUMMED: usize = TRAILER_BYTES - 8;

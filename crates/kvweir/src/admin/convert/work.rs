@@ -1,5 +1,7 @@
 //! A conversion under way.
 
+use std::path::{Path, PathBuf};
+
 use super::{converted::ConvertedNamespace, room::Room};
 use crate::{
     admin::{Admin, OnProgress, Progress, extents::ExtentFiles, temps::Temps},
@@ -9,8 +11,6 @@ use crate::{
         lock,
     },
 };
-use std::path::Path;
-use std::path::PathBuf;
 
 /// Bytes of blocks moved between two syncs.
 pub(crate) const BATCH_BYTES: u64 = 64 << 20;

@@ -13,7 +13,6 @@ use crate::{
     error::{IoClass, classify},
     evict::Id,
     fs::{
-        files::cost::file_len,
         layouts::Layout,
         shared::Shared,
         written::{Flaw, Fresh, Read, Wanted, Written},
@@ -22,7 +21,7 @@ use crate::{
     jobs::{LoadRun, StoreRun},
     metrics::EvictReason,
     request::RequestId,
-    root::names::Location,
+    root::{names::Location, trailer::is_block_file},
     sync::lock,
 };
 
@@ -89,7 +88,7 @@ impl Layout<Shared> for Files {
 
     fn is_there(&self, tier: &Shared, key: &Key) -> bool {
         match tier.root.disk.stat(&tier.root.path_of(&Location::of(key))) {
-            Ok(st) => st.len == file_len(tier.params.block_len) || st.len == tier.params.block_len as u64,
+            Ok(st) => is_block_file(st.len, tier.params.block_len as u64),
             Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }

@@ -3,6 +3,8 @@
 //! of exactly a block's length is a stock tier's and has nothing to be compared with but its size, unless it is known to
 //! have had a trailer.
 
+use std::{io, path::Path};
+
 use crate::{
     block::Key,
     error::{IoClass, classify},
@@ -26,7 +28,6 @@ use crate::{
     sync::atomic::Ordering,
     tier::Verified,
 };
-use std::{io, path::Path};
 
 /// What a read brought: bytes read, and how they were checked.
 type Good = (usize, Verified);

@@ -1,6 +1,8 @@
 //! A block is written: room is reserved for the file with its trailer and directories, it is written under a temporary
 //! name, and published by rename.
 
+use std::{io, path::Path};
+
 use crate::{
     block::Key,
     error::{ErrorKind, IoClass, classify},
@@ -23,7 +25,6 @@ use crate::{
     },
     sync::{atomic::Ordering, lock},
 };
-use std::{io, path::Path};
 
 /// Writes the block of a unit; what it comes to, or what it is reported as.
 pub(super) fn write<'s>(

@@ -2,8 +2,7 @@
 //! anew too: whoever opens the root next finds a ledger with this member in it, and shares the bound with it. The
 //! journal went with the root, so the next start walks the tree, where little can lie.
 
-use std::io;
-use std::path::Path;
+use std::{io, path::Path};
 
 use crate::{
     error::{Error, Result},

@@ -1,7 +1,6 @@
 //! What the keeper does ten times a second.
 
-use std::io;
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use crate::{
     fs::{

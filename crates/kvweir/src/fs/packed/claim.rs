@@ -29,7 +29,7 @@ use crate::{
     io::{disk::read_all_at, pool::usable_cpus},
     jobs::Backend,
     metrics::EvictReason,
-    root::names::{Location, Part, extent_part, leaf_dir},
+    root::names::{Location, Part, extent_part},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -91,7 +91,7 @@ impl Pack {
                 if s.root.told.is_new(what, s.clock.now(), 1) {
                     tracing::warn!(tier = %s.params.name, %error, "{what}");
                 }
-                self.claim_later(s, known);
+                claim_later(s, known);
                 return;
             }
         };
@@ -103,7 +103,7 @@ impl Pack {
             }
         }
         if mine.is_empty() {
-            self.claim_later(s, Vec::new());
+            claim_later(s, Vec::new());
             return;
         }
         let began = s.clock.now();
@@ -126,7 +126,7 @@ impl Pack {
                         [Some(table), Some(data)] => self.read_extent(s, [table, data], *nonce, *number),
                         _ => Ok(Look::Bad("the other file of it is not there")),
                     };
-                    self.sort_in(s, &mut lock(&out), look, *nonce, ids);
+                    sort_in(s, &mut lock(&out), look, *nonce, ids);
                 }
             };
             for n in 1..usable_cpus().min(jobs.len()) {
@@ -141,7 +141,7 @@ impl Pack {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let (extents, later, newer) = (looked.good.len(), looked.later.len() / 2, looked.newer);
-        self.claim_later(s, looked.later);
+        claim_later(s, looked.later);
         let blocks = self.take_in(s, looked.good);
         for (ids, reason) in [
             (looked.bad, EvictReason::Corrupt),
@@ -159,58 +159,10 @@ impl Pack {
         }
     }
 
-    /// Keeps the parts of extents that cannot be opened now for the next call.
-    fn claim_later(&self, s: &Shared, parts: Vec<Id>) {
-        let mut core = lock(&s.core);
-        core.unclaimed.extend(parts);
-        core.catalog.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
-    }
-
-    /// Sorts what came of an extent.
-    fn sort_in(
-        &self,
-        s: &Shared,
-        out: &mut Looked,
-        look: io::Result<Look>,
-        nonce: u64,
-        ids: &[Option<Id>; 2],
-    ) {
-        let (tier, now) = (&s.params.name, s.clock.now());
-        let all = ids.iter().flatten().copied();
-        match look {
-            Ok(Look::Good(found)) => out.good.push(found),
-            Ok(Look::Bad(why)) => {
-                tracing::warn!(%tier, extent = nonce, why, "an extent is of no use and is removed");
-                out.bad.extend(all);
-            }
-            Ok(Look::Newer(version)) => {
-                let what = "an extent of a later version stays as it is, counted and not served";
-                if s.root.told.is_new(what, now, 1) {
-                    tracing::warn!(%tier, extent = nonce, version, "{what}");
-                }
-                out.newer += 1;
-            }
-            Err(error) => match classify(&error) {
-                IoClass::Gone => out.gone.extend(all),
-                IoClass::Corrupt => {
-                    tracing::warn!(%tier, extent = nonce, %error, "an extent is lost and is removed");
-                    out.bad.extend(all);
-                }
-                _ => {
-                    let what = "an extent cannot be read now: it stays counted and is tried again";
-                    if s.root.told.is_new(what, now, 1) {
-                        tracing::warn!(%tier, extent = nonce, %error, "{what}");
-                    }
-                    out.later.extend(all);
-                }
-            },
-        }
-    }
-
     /// Numbers of our extents that are not open, with the entries of their table and data files.
     fn unopened(&self, s: &Shared) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
         let at = Location::of_extent(Part::Table, 0);
-        let dir = leaf_dir(s.root.own_dir(), at.fan, at.leaf);
+        let dir = s.root.leaf_of(&at);
         let mut names = Vec::new();
         match s.root.disk.list(&dir, &mut |name, _| {
             names.extend(name.to_str().map(str::to_owned));
@@ -318,7 +270,7 @@ impl Pack {
         let blocks = taken.len() as u64;
         taken.sort_unstable();
         for (e, newer) in extents {
-            self.recount(s, &e);
+            recount(s, &e);
             let first = taken.partition_point(|&s| s < e.slot(0));
             let mine = taken.get(first..).unwrap_or_default();
             let mut used: Vec<u32> = mine
@@ -335,18 +287,59 @@ impl Pack {
         }
         blocks
     }
+}
 
-    /// Counts an extent as what it may come to cost.
-    fn recount(&self, s: &Shared, e: &Extent) {
-        let fs_block = s.root.unit;
-        let costs = [
-            table_cost(e.header.slots, fs_block),
-            data_cost(e.header.slots, u64::from(e.header.slot_bytes), fs_block),
-        ];
-        let mut core = lock(&s.core);
-        for (&id, cost) in e.ids.iter().zip(costs) {
-            core.recount(id, cost);
+/// Keeps the parts of extents that cannot be opened now for the next call.
+fn claim_later(s: &Shared, parts: Vec<Id>) {
+    let mut core = lock(&s.core);
+    core.unclaimed.extend(parts);
+    core.catalog.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
+}
+
+/// Sorts what came of an extent.
+fn sort_in(s: &Shared, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids: &[Option<Id>; 2]) {
+    let (tier, now) = (&s.params.name, s.clock.now());
+    let all = ids.iter().flatten().copied();
+    match look {
+        Ok(Look::Good(found)) => out.good.push(found),
+        Ok(Look::Bad(why)) => {
+            tracing::warn!(%tier, extent = nonce, why, "an extent is of no use and is removed");
+            out.bad.extend(all);
         }
+        Ok(Look::Newer(version)) => {
+            let what = "an extent of a later version stays as it is, counted and not served";
+            if s.root.told.is_new(what, now, 1) {
+                tracing::warn!(%tier, extent = nonce, version, "{what}");
+            }
+            out.newer += 1;
+        }
+        Err(error) => match classify(&error) {
+            IoClass::Gone => out.gone.extend(all),
+            IoClass::Corrupt => {
+                tracing::warn!(%tier, extent = nonce, %error, "an extent is lost and is removed");
+                out.bad.extend(all);
+            }
+            _ => {
+                let what = "an extent cannot be read now: it stays counted and is tried again";
+                if s.root.told.is_new(what, now, 1) {
+                    tracing::warn!(%tier, extent = nonce, %error, "{what}");
+                }
+                out.later.extend(all);
+            }
+        },
+    }
+}
+
+/// Counts an extent as what it may come to cost.
+fn recount(s: &Shared, e: &Extent) {
+    let fs_block = s.root.unit;
+    let costs = [
+        table_cost(e.header.slots, fs_block),
+        data_cost(e.header.slots, u64::from(e.header.slot_bytes), fs_block),
+    ];
+    let mut core = lock(&s.core);
+    for (&id, cost) in e.ids.iter().zip(costs) {
+        core.recount(id, cost);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The two files of an extent: made, opened and removed. To the root each is a counted file like a block's.
 
+use std::{io, path::Path, sync::Arc};
+
 use super::{
     extents::{Data, Extent, Pack, data_cost, table_cost},
     format::Header,
@@ -18,7 +20,7 @@ use crate::{
     metrics::EvictReason,
     root::{
         file::{Author, NewFile},
-        names::{Location, Part, leaf_dir},
+        names::{Location, Part},
     },
     sync::{
         OnceLock,
@@ -26,7 +28,6 @@ use crate::{
         lock,
     },
 };
-use std::{io, path::Path, sync::Arc};
 
 /// Names tried for a new extent.
 const NONCES: usize = 8;
@@ -183,10 +184,7 @@ pub(super) fn remove_part(s: &Shared, id: Id, reason: EvictReason) {
 
 /// Opens the files of the extent numbered `nonce`.
 pub(super) fn open_extent(s: &Shared, nonce: u64) -> io::Result<Files> {
-    let path = |part| {
-        let at = Location::of_extent(part, nonce);
-        leaf_dir(s.root.own_dir(), at.fan, at.leaf).join(at.file_name())
-    };
+    let path = |part| s.root.path_of(&Location::of_extent(part, nonce));
     // what is not there must not be made
     let table = s.root.disk.open(&path(Part::Table), OpenMode::Existing, false)?;
     let path = path(Part::Data);

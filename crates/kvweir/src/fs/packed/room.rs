@@ -146,7 +146,7 @@ impl Pack {
         let (Some(number), Some(slots)) = (self.free_number(), self.slots_that_fit(s, beside)) else {
             return Grown::NoRoom;
         };
-        let smallest = self.smallest(s).min(slots);
+        let smallest = self.smallest().min(slots);
         let mut slots = self.slots_with_space(s, slots, smallest, beside);
         loop {
             match self.grow_by(s, number, slots, beside) {
@@ -205,7 +205,7 @@ impl Pack {
 
     /// Slots of the smallest extent worth making where the device has little space, as long as there are few extents:
     /// when it has more, there shall be numbers left for large ones.
-    fn smallest(&self, _s: &Shared) -> u32 {
+    fn smallest(&self) -> u32 {
         if self.len() < MAX_EXTENTS / 2 {
             FEW_SLOTS
         } else {

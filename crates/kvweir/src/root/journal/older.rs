@@ -1,7 +1,8 @@
 //! A file of a member that counts and is not written any more.
 
-use crate::{io::disk::Stat, root::journal::header::Header};
 use std::path::PathBuf;
+
+use crate::{io::disk::Stat, root::journal::header::Header};
 
 /// A file that counts beside the one that is written.
 #[derive(Debug, Clone, PartialEq, Eq)]

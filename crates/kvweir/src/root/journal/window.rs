@@ -1,5 +1,10 @@
 //! A file read front to back, through a reused buffer.
 
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
 use crate::{
     io::{
         Disk, DiskFile,
@@ -7,9 +12,6 @@ use crate::{
     },
     root::journal::older::Older,
 };
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
 
 /// Bytes of a file read at once.
 pub(crate) const WINDOW: usize = 1 << 20;
