@@ -144,7 +144,7 @@ fn without_trailer(r: &Read, e: &Expected) -> Outcome {
 /// Whether a block of this key belongs under this name.
 fn name_fits(t: &Trailer, file: &BlockFile<'_>) -> bool {
     let at = Location::of(&t.key);
-    at.fan == file.fan && at.leaf == file.leaf && at.file_name() == file.name
+    at.prefix == file.prefix && at.leaf == file.leaf && at.file_name() == file.name
 }
 
 /// Length and sum of a file without trailer.

@@ -14,7 +14,7 @@ use crate::{
         Disk, DiskFile,
         disk::{OpenMode, read_all_at},
     },
-    root::names::{Fan, Leaf, Location, Part, extent_part, leaf_dir},
+    root::names::{DirKind, Location, Part, Prefix, extent_part, leaf_dir},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -69,7 +69,7 @@ pub(super) fn pairs(mut files: Vec<PathBuf>) -> Vec<ExtentFiles> {
 /// The other file of the extent that has `path`.
 pub(super) fn other_part(path: &Path) -> Option<PathBuf> {
     let (part, nonce) = extent_part(path.file_name()?.to_str()?)?;
-    let dir = leaf_dir(Path::new(""), Fan(0), Leaf::Extent);
+    let dir = leaf_dir(Path::new(""), Prefix(0), DirKind::Extent);
     path.parent().filter(|p| p.ends_with(dir))?;
     let other = match part {
         Part::Table => Part::Data,

@@ -20,7 +20,7 @@ use crate::{
     io::disk::FileKind,
     root::names::CONFIG_FILE,
     root::{
-        names::{Leaf, Part, extent_part},
+        names::{DirKind, Part, extent_part},
         visitor::{Met, Watch},
     },
     sync::{Mutex, lock},
@@ -338,8 +338,8 @@ impl Watch for Removal<'_> {
             }
             // an extent's data file goes with its table
             _ => match leaf {
-                Some((Leaf::Extent, Some((Part::Data, _)))) => state.extents.bytes += bytes,
-                Some((Leaf::Extent, _)) => state.extents.add(bytes),
+                Some((DirKind::Extent, Some((Part::Data, _)))) => state.extents.bytes += bytes,
+                Some((DirKind::Extent, _)) => state.extents.add(bytes),
                 _ => state.blocks.add(bytes),
             },
         }

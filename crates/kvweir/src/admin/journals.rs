@@ -20,7 +20,7 @@ use crate::{
     root::{
         journal::{self, Unusable},
         ledger::{LEDGER_FILE, Look, Page},
-        names::{Leaf, MAX_NAMESPACES, STATE_DIR, leaf_dir},
+        names::{DirKind, MAX_NAMESPACES, STATE_DIR, leaf_dir},
         visitor::BlockFile,
     },
     sync::{Mutex, lock},
@@ -189,20 +189,20 @@ impl Admin {
                 let name = r.namespaces.get(usize::from(ns))?;
                 only.is_none_or(|o| o == name).then(|| self.root.join(name))
             };
-            for &(ns, fan, leaf) in r.doubt.keys() {
+            for &(ns, prefix, leaf) in r.doubt.keys() {
                 if let Some(dir) = wanted(ns) {
-                    out.in_doubt.insert(leaf_dir(&dir, fan, leaf));
+                    out.in_doubt.insert(leaf_dir(&dir, prefix, leaf));
                 }
             }
             let (mut state, dirs) = (lock(&out.state), &mut out.dirs);
             for o in &r.blocks {
                 let Some(dir) = wanted(o.namespace) else { continue };
-                let dir = leaf_dir(&dir, o.fan, o.leaf);
+                let dir = leaf_dir(&dir, o.prefix, o.leaf);
                 let n = *numbers.entry(dir).or_insert_with_key(|dir| {
                     dirs.push(dir.clone());
                     u32::try_from(dirs.len() - 1).unwrap_or(u32::MAX)
                 });
-                let counted = (o.leaf == Leaf::Extent).then_some(u64::from(o.cost) * COST_UNIT);
+                let counted = (o.leaf == DirKind::Extent).then_some(u64::from(o.cost) * COST_UNIT);
                 state.left.insert(o.fp, (n, counted));
             }
         }

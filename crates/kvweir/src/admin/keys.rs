@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     io::disk::OpenMode,
     root::{
-        names::Leaf,
+        names::DirKind,
         trailer::decode,
         visitor::{Met, Watch},
     },
@@ -54,7 +54,7 @@ impl Watch for Gather<'_> {
 
     fn met(&self, what: Met<'_>) {
         match what {
-            Met::Block(file) if file.leaf == Leaf::Extent => {
+            Met::Block(file) if file.leaf == DirKind::Extent => {
                 lock(&self.out).parts.push(file.dir.join(file.name));
             }
             Met::Block(file) => {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     io::buffer::PageBuffer,
     root::{
-        names::Leaf,
+        names::DirKind,
         visitor::{BlockFile, Met, Watch},
     },
     sync::{
@@ -49,7 +49,7 @@ impl Watch for Reader<'_> {
 
     fn met(&self, what: Met<'_>) {
         match what {
-            Met::Block(file) if file.leaf == Leaf::Extent => {
+            Met::Block(file) if file.leaf == DirKind::Extent => {
                 self.journals.met(file);
                 let ns = file.dir.ancestors().nth(2);
                 let expected = ns.and_then(|ns| self.expected.get(ns)).cloned();

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     io::{Disk, disk::OpenMode},
     root::{
-        names::Leaf,
+        names::DirKind,
         trailer::{TRAILER_BYTES, Trailer, decode, version},
         visitor::{Met, Watch},
     },
@@ -106,7 +106,7 @@ impl Watch for Gather<'_> {
                 }
                 None => c.root_bytes += stat.allocated,
             },
-            Met::Block(file) if file.leaf == Leaf::Extent => {
+            Met::Block(file) if file.leaf == DirKind::Extent => {
                 let facts = c.namespaces.entry(file.namespace).or_default();
                 facts.extents.bytes += file.stat.allocated;
                 facts.parts.push(file.dir.join(file.name));

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::{IoClass, Result, classify},
     root::{
-        names::Leaf,
+        names::DirKind,
         visitor::{Met, Watch},
     },
     sync::{Mutex, lock},
@@ -162,7 +162,7 @@ impl Watch for Blocks<'_> {
                     name: file.name.into(),
                     bytes,
                     also: None,
-                    packed: (file.leaf == Leaf::Extent).then_some(0),
+                    packed: (file.leaf == DirKind::Extent).then_some(0),
                 };
                 match victim.packed {
                     None => all.victims.push(victim),

@@ -55,8 +55,8 @@ impl FsTier {
         if !lock(&s.core).admit_found(fp, &at, bytes, (true, 0), None) {
             return false;
         }
-        s.root.dirs.found_file(0, at.fan, at.leaf);
-        s.root.dirs.found_dir(0, at.fan, Some(at.leaf), 4096);
+        s.root.dirs.found_file(0, at.prefix, at.leaf);
+        s.root.dirs.found_dir(0, at.prefix, Some(at.leaf), 4096);
         true
     }
 }

@@ -8,20 +8,20 @@ use foldhash::fast::FixedState;
 use crate::{
     budget::COST_UNIT,
     catalog::body::{Body, Rank},
-    root::names::{Fan, Shelf},
+    root::names::{DirClass, Prefix},
 };
 
-/// Bits of a first word that tell the leaf; the others tell the shelf.
-const FAN_BITS: u32 = 20;
-/// Shelves that an entry can name.
-const MAX_SHELVES: usize = 1 << (32 - FAN_BITS);
+/// Bits of a first word that tell the leaf; the others tell the class.
+const PREFIX_BITS: u32 = 20;
+/// DirClasses that an entry can name.
+const MAX_CLASSES: usize = 1 << (32 - PREFIX_BITS);
 
 /// A block with a file of its own, or a file of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileBody {
-    /// Number of its [`Shelf`].
-    pub(crate) shelf: u16,
-    pub(crate) fan: Fan,
+    /// Number of its [`DirClass`].
+    pub(crate) class: u16,
+    pub(crate) prefix: Prefix,
     /// Whether the file is known to end in a trailer page: losing it is then proof of damage.
     pub(crate) trailer: bool,
     /// Allocated bytes, in units of [`COST_UNIT`].
@@ -33,10 +33,10 @@ pub(crate) struct FileBody {
 
 impl FileBody {
     /// One of `cost` allocated bytes.
-    pub(crate) fn new(shelf: u16, fan: Fan, cost: u64) -> Self {
+    pub(crate) fn new(class: u16, prefix: Prefix, cost: u64) -> Self {
         Self {
-            shelf,
-            fan,
+            class,
+            prefix,
             trailer: false,
             units: units(cost),
             stamp: 0,
@@ -50,8 +50,8 @@ impl FileBody {
         }
         let [place, units, stamp] = body.words;
         Some(Self {
-            shelf: u16::try_from(place >> FAN_BITS).unwrap_or(u16::MAX),
-            fan: Fan(place & ((1 << FAN_BITS) - 1)),
+            class: u16::try_from(place >> PREFIX_BITS).unwrap_or(u16::MAX),
+            prefix: Prefix(place & ((1 << PREFIX_BITS) - 1)),
             trailer: body.mark,
             units,
             stamp,
@@ -59,7 +59,7 @@ impl FileBody {
     }
 
     pub(crate) fn body(self) -> Body {
-        let place = u32::from(self.shelf) << FAN_BITS | self.fan.0 & ((1 << FAN_BITS) - 1);
+        let place = u32::from(self.class) << PREFIX_BITS | self.prefix.0 & ((1 << PREFIX_BITS) - 1);
         Body {
             words: [place, self.units, self.stamp],
             rank: Rank::Whole,
@@ -125,29 +125,29 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(COST_UNIT)).unwrap_or(u32::MAX)
 }
 
-/// The shelves of a root, by number.
+/// The classes of a root, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Shelves {
-    all: Vec<Shelf>,
-    numbers: HashMap<Shelf, u16, FixedState>,
+pub(crate) struct DirClasses {
+    all: Vec<DirClass>,
+    numbers: HashMap<DirClass, u16, FixedState>,
 }
 
-impl Shelves {
-    /// The number of `shelf`; `None` when 4096 others exist.
-    pub(crate) fn number(&mut self, shelf: Shelf) -> Option<u16> {
-        if let Some(&n) = self.numbers.get(&shelf) {
+impl DirClasses {
+    /// The number of `class`; `None` when 4096 others exist.
+    pub(crate) fn number(&mut self, class: DirClass) -> Option<u16> {
+        if let Some(&n) = self.numbers.get(&class) {
             return Some(n);
         }
         let n = u16::try_from(self.all.len())
             .ok()
-            .filter(|&n| usize::from(n) < MAX_SHELVES)?;
-        self.all.push(shelf);
-        self.numbers.insert(shelf, n);
+            .filter(|&n| usize::from(n) < MAX_CLASSES)?;
+        self.all.push(class);
+        self.numbers.insert(class, n);
         Some(n)
     }
 
-    /// The shelf with number `n`.
-    pub(crate) fn get(&self, n: u16) -> Option<Shelf> {
+    /// The class with number `n`.
+    pub(crate) fn get(&self, n: u16) -> Option<DirClass> {
         self.all.get(usize::from(n)).copied()
     }
 }
@@ -155,12 +155,12 @@ impl Shelves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::names::Leaf;
+    use crate::root::names::DirKind;
 
     #[test]
     fn a_file_reads_back_and_is_no_slot() {
-        for (shelf, fan, trailer) in [(0, 0, false), (4095, 0xf_ffff, true), (7, 0x1_2345, true)] {
-            let f = FileBody::new(shelf, Fan(fan), 700).written(trailer, 1 << 31);
+        for (class, prefix, trailer) in [(0, 0, false), (4095, 0xf_ffff, true), (7, 0x1_2345, true)] {
+            let f = FileBody::new(class, Prefix(prefix), 700).written(trailer, 1 << 31);
             assert_eq!(FileBody::of(&f.body()), Some(f));
             assert_eq!(
                 (f.cost(), SlotBody::of(&f.body()), weigh(&f.body())),
@@ -180,19 +180,19 @@ mod tests {
     }
 
     #[test]
-    fn shelves_run_out_without_harm() {
-        let mut shelves = Shelves::default();
-        let shelf = |n| Shelf {
+    fn classes_run_out_without_harm() {
+        let mut classes = DirClasses::default();
+        let class = |n| DirClass {
             namespace: 0,
-            leaf: Leaf::Group(n),
+            leaf: DirKind::Group(n),
         };
-        for n in 0..MAX_SHELVES as u32 {
-            assert_eq!(shelves.number(shelf(n)), u16::try_from(n).ok());
+        for n in 0..MAX_CLASSES as u32 {
+            assert_eq!(classes.number(class(n)), u16::try_from(n).ok());
         }
-        assert_eq!(shelves.number(shelf(1 << 20)), None);
+        assert_eq!(classes.number(class(1 << 20)), None);
         assert_eq!(
-            (shelves.number(shelf(7)), shelves.get(7)),
-            (Some(7), Some(shelf(7)))
+            (classes.number(class(7)), classes.get(7)),
+            (Some(7), Some(class(7)))
         );
     }
 }

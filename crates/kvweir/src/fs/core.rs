@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::body::{FileBody, Shelves, SlotBody};
+use super::body::{DirClasses, FileBody, SlotBody};
 use crate::{
     block::{Fingerprint, Key},
     budget::{COST_UNIT, Change},
@@ -14,7 +14,7 @@ use crate::{
     root::{
         account::Account,
         accounts::Accounts,
-        names::{Fan, Leaf, Location, Shelf},
+        names::{DirClass, DirKind, Location, Prefix},
     },
     sync::{Mutex, lock},
 };
@@ -25,15 +25,15 @@ pub(crate) struct Victim {
     pub(crate) id: Id,
     pub(crate) fp: Fingerprint,
     pub(crate) key: Option<Key>,
-    pub(crate) shelf: Shelf,
-    pub(crate) fan: Fan,
+    pub(crate) class: DirClass,
+    pub(crate) prefix: Prefix,
 }
 
 /// The state.
 pub(crate) struct Core {
     pub(crate) catalog: Catalog,
     pub(crate) account: Account,
-    pub(crate) shelves: Shelves,
+    pub(crate) classes: DirClasses,
     /// Whether this tier opens extents.
     pub(crate) packs: bool,
     /// Files of extents that were found and are not open yet.
@@ -46,7 +46,7 @@ impl Core {
         Self {
             catalog,
             account,
-            shelves: Shelves::default(),
+            classes: DirClasses::default(),
             packs,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
@@ -64,9 +64,9 @@ impl Core {
     }
 
     /// Where the file of an entry lies; `None` for a slot.
-    pub(crate) fn place(&self, id: Id) -> Option<(Shelf, Fan)> {
+    pub(crate) fn place(&self, id: Id) -> Option<(DirClass, Prefix)> {
         let f = self.file(id)?;
-        Some((self.shelves.get(f.shelf)?, f.fan))
+        Some((self.classes.get(f.class)?, f.prefix))
     }
 
     /// Allocated bytes of the file of an entry; 0 for a slot.
@@ -79,7 +79,7 @@ impl Core {
         let Some(file) = self.file(id) else { return };
         let before = file.cost();
         let counted = FileBody {
-            units: FileBody::new(0, file.fan, cost.max(before)).units,
+            units: FileBody::new(0, file.prefix, cost.max(before)).units,
             ..file
         };
         self.catalog.set_body(id, counted.body());
@@ -95,10 +95,10 @@ impl Core {
         (trailer, written_at): (bool, u64),
         key: Option<&Key>,
     ) -> bool {
-        let Some(shelf) = self.shelves.number(at.shelf().0) else {
+        let Some(class) = self.classes.number(at.class().0) else {
             return false;
         };
-        let body = FileBody::new(shelf, at.fan, cost).written(trailer, written_at);
+        let body = FileBody::new(class, at.prefix, cost).written(trailer, written_at);
         let Some(id) = self.catalog.discover(fp, State::Ready, body.body(), key) else {
             return false;
         };
@@ -147,13 +147,13 @@ impl Core {
     }
 
     fn victim(&self, id: Id) -> Option<Victim> {
-        let (shelf, fan) = self.place(id)?;
+        let (class, prefix) = self.place(id)?;
         Some(Victim {
             id,
             fp: self.catalog.fingerprint(id),
             key: self.catalog.key(id).cloned(),
-            shelf,
-            fan,
+            class,
+            prefix,
         })
     }
 
@@ -162,7 +162,9 @@ impl Core {
         let cost = self.cost(id);
         self.account.budget.remove_resident(cost);
         self.account.budget.apply(dirs);
-        let is_block = self.place(id).is_none_or(|(shelf, _)| shelf.leaf != Leaf::Extent);
+        let is_block = self
+            .place(id)
+            .is_none_or(|(class, _)| class.leaf != DirKind::Extent);
         self.catalog.removed(id, is_block.then_some((reason, cost)));
     }
 

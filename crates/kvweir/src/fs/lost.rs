@@ -15,7 +15,7 @@ use crate::{
     metrics::EvictReason,
     root::{
         dirs::Lost,
-        names::{Fan, Leaf, leaf_dir, name_fingerprint},
+        names::{DirKind, Prefix, leaf_dir, name_fingerprint},
     },
     sync::{atomic::Ordering, lock},
 };
@@ -29,8 +29,8 @@ struct Known {
     id: Id,
     fp: Fingerprint,
     namespace: u16,
-    fan: Fan,
-    leaf: Leaf,
+    prefix: Prefix,
+    leaf: DirKind,
 }
 
 impl Shared {
@@ -52,9 +52,10 @@ impl Shared {
 
     fn forget(&self, lost: &Lost, root_gone: bool) {
         let mut known = self.known_below(lost, root_gone);
-        known.sort_unstable_by_key(|k| (k.namespace, k.fan, k.leaf));
+        known.sort_unstable_by_key(|k| (k.namespace, k.prefix, k.leaf));
         let mut gone = 0;
-        for leaf in known.chunk_by(|a, b| (a.namespace, a.fan, a.leaf) == (b.namespace, b.fan, b.leaf)) {
+        for leaf in known.chunk_by(|a, b| (a.namespace, a.prefix, a.leaf) == (b.namespace, b.prefix, b.leaf))
+        {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -90,17 +91,17 @@ impl Shared {
                 if !matches!(core.catalog.state(id), State::Ready | State::Bad) {
                     continue;
                 }
-                let Some((shelf, fan)) = core.place(id) else {
+                let Some((class, prefix)) = core.place(id) else {
                     continue;
                 };
-                let (namespace, leaf) = (shelf.namespace, shelf.leaf);
-                let here = (root_gone || namespace == 0) && leaf != Leaf::Extent;
-                if here && (lost.all || lost.leaves.contains(&(fan, leaf))) {
+                let (namespace, leaf) = (class.namespace, class.leaf);
+                let here = (root_gone || namespace == 0) && leaf != DirKind::Extent;
+                if here && (lost.all || lost.leaves.contains(&(prefix, leaf))) {
                     out.push(Known {
                         id,
                         fp: core.catalog.fingerprint(id),
                         namespace,
-                        fan,
+                        prefix,
                         leaf,
                     });
                 }
@@ -123,9 +124,9 @@ impl Shared {
         let listed = self
             .root
             .disk
-            .list(&leaf_dir(&ns, k.fan, k.leaf), &mut |name, _| {
+            .list(&leaf_dir(&ns, k.prefix, k.leaf), &mut |name, _| {
                 let name = name.to_str();
-                there.extend(name.and_then(|n| name_fingerprint(n, k.fan, k.leaf, seed)));
+                there.extend(name.and_then(|n| name_fingerprint(n, k.prefix, k.leaf, seed)));
             });
         match listed {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),

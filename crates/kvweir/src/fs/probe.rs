@@ -48,7 +48,7 @@ impl Work for Probe {
             let facts = (stat.len != block_len, written_at);
             let key = Some(&self.key);
             if lock(&s.core).admit_found(self.fp, &at, stat.allocated, facts, key) {
-                s.root.dirs.found_file(0, at.fan, at.leaf);
+                s.root.dirs.found_file(0, at.prefix, at.leaf);
             }
         }
         self.end(stat.is_some());

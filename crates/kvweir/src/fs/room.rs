@@ -210,8 +210,8 @@ impl Shared {
     fn unlink(&self, v: &Victim) -> io::Result<Change> {
         let file = FileRef {
             fp: v.fp,
-            shelf: v.shelf,
-            fan: v.fan,
+            class: v.class,
+            prefix: v.prefix,
             key: v.key.as_ref(),
         };
         self.root.remove(&self.core, &file)

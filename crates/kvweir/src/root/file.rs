@@ -11,7 +11,7 @@ use super::{
     Root,
     accounts::Accounts,
     journal::{Facts, units},
-    names::{Fan, Location, Shelf, leaf_dir, name_fingerprint, temp_name},
+    names::{DirClass, Location, Prefix, leaf_dir, name_fingerprint, temp_name},
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -69,8 +69,8 @@ pub(crate) struct Counted {
 /// A file that may be removed.
 pub(crate) struct FileRef<'a> {
     pub(crate) fp: Fingerprint,
-    pub(crate) shelf: Shelf,
-    pub(crate) fan: Fan,
+    pub(crate) class: DirClass,
+    pub(crate) prefix: Prefix,
     /// Its key, where that is kept: else its name is looked for.
     pub(crate) key: Option<&'a Key>,
 }
@@ -87,7 +87,7 @@ impl Root {
         author: &mut dyn Author,
     ) -> io::Result<Counted> {
         let at = file.at;
-        let place = at.shelf();
+        let place = at.class();
         if let Some(j) = self.journal.get() {
             let begin = || j.begin(accounts, file.fp, place);
             begin().or_else(|e| match classify(&e) {
@@ -95,7 +95,7 @@ impl Root {
                 _ => Err(e),
             })?;
         }
-        let enter = || self.dirs.enter(&*self.disk, &self.own, 0, at.fan, at.leaf);
+        let enter = || self.dirs.enter(&*self.disk, &self.own, 0, at.prefix, at.leaf);
         let (mut change, mut entered) = enter();
         if matches!(&entered, Err(e) if classify(e) == IoClass::Full && author.make_space(e)) {
             let again = enter();
@@ -111,14 +111,14 @@ impl Root {
             // somebody removed the directory behind our back
             Err(e) if classify(&e) == IoClass::Gone => self
                 .dirs
-                .remake(&*self.disk, &self.own, at.fan, at.leaf)
+                .remake(&*self.disk, &self.own, at.prefix, at.leaf)
                 .and_then(|()| author.write(&dir)),
             Err(e) if classify(&e) == IoClass::Full && author.make_space(&e) => author.write(&dir),
             r => r,
         };
         change.add(match &written {
-            Ok(_) => self.dirs.grown(&*self.disk, &self.own, 0, at.fan, at.leaf),
-            Err(_) => self.dirs.leave(&*self.disk, &self.own, 0, at.fan, at.leaf),
+            Ok(_) => self.dirs.grown(&*self.disk, &self.own, 0, at.prefix, at.leaf),
+            Err(_) => self.dirs.leave(&*self.disk, &self.own, 0, at.prefix, at.leaf),
         });
         let stat = written.inspect_err(|_| self.took_nothing(accounts, file, change))?;
         let cost = file.cost.unwrap_or_else(|| stat.counted(self.unit));
@@ -126,7 +126,7 @@ impl Root {
         if let Err(late) = author.is_wanted()
             && self.take_back(at)
         {
-            change.add(self.dirs.leave(&*self.disk, &self.own, 0, at.fan, at.leaf));
+            change.add(self.dirs.leave(&*self.disk, &self.own, 0, at.prefix, at.leaf));
             self.took_nothing(accounts, file, change);
             return Err(late);
         }
@@ -189,11 +189,11 @@ impl Root {
         if self.read_only {
             return Ok(Change::default());
         }
-        let Some((namespace, seed)) = self.namespace_and_seed(file.shelf.namespace) else {
+        let Some((namespace, seed)) = self.namespace_and_seed(file.class.namespace) else {
             return Ok(Change::default());
         };
-        let (leaf, place) = (file.shelf.leaf, (file.shelf, file.fan));
-        let dir = leaf_dir(&namespace, file.fan, leaf);
+        let (leaf, place) = (file.class.leaf, (file.class, file.prefix));
+        let dir = leaf_dir(&namespace, file.prefix, leaf);
         let name = match file.key {
             Some(k) => Ok(Some(Location::of(k).file_name())),
             None => self.find_name(&dir, file, seed),
@@ -215,16 +215,21 @@ impl Root {
         }
         let change = self
             .dirs
-            .leave(&*self.disk, &namespace, file.shelf.namespace, file.fan, leaf);
+            .leave(&*self.disk, &namespace, file.class.namespace, file.prefix, leaf);
         self.journal_gone(accounts, file.fp, place);
         Ok(change)
     }
 
     /// Tells the journal that nothing of a file is there any more.
-    pub(crate) fn journal_gone(&self, accounts: &dyn Accounts, fp: Fingerprint, (shelf, fan): (Shelf, Fan)) {
+    pub(crate) fn journal_gone(
+        &self,
+        accounts: &dyn Accounts,
+        fp: Fingerprint,
+        (class, prefix): (DirClass, Prefix),
+    ) {
         if let Some(j) = self.journal.get() {
-            let costs = self.dirs.costs(shelf.namespace, fan, shelf.leaf);
-            j.gone(accounts, fp, (shelf, fan), costs);
+            let costs = self.dirs.costs(class.namespace, prefix, class.leaf);
+            j.gone(accounts, fp, (class, prefix), costs);
         }
     }
 
@@ -235,10 +240,10 @@ impl Root {
             bad: false,
             cost: units(cost),
             written_at: u32::try_from(file.written_at).unwrap_or(u32::MAX),
-            dirs: self.dirs.costs(0, file.at.fan, file.at.leaf),
+            dirs: self.dirs.costs(0, file.at.prefix, file.at.leaf),
         };
         let key = file.key.filter(|_| self.keep_keys).map(Key::as_bytes);
-        if let Err(error) = j.stored(accounts, file.fp, file.at.shelf(), facts, key) {
+        if let Err(error) = j.stored(accounts, file.fp, file.at.class(), facts, key) {
             // its begin stands: the next owner looks
             tracing::debug!(%error, "a file is in doubt in the journal");
         }
@@ -247,7 +252,7 @@ impl Root {
     /// A file was not made and nothing of it is left; where a temporary is stuck its leaf stays in doubt.
     fn took_nothing(&self, accounts: &dyn Accounts, file: &NewFile<'_>, change: Change) {
         if !accounts.has_leftovers() {
-            self.journal_gone(accounts, file.fp, file.at.shelf());
+            self.journal_gone(accounts, file.fp, file.at.class());
         }
         accounts.apply(change);
     }
@@ -266,7 +271,7 @@ impl Root {
     fn find_name(&self, dir: &Path, file: &FileRef<'_>, seed: u64) -> io::Result<Option<String>> {
         let mut found = None;
         self.disk.list(dir, &mut |name, _| {
-            let is_it = |n: &&str| name_fingerprint(n, file.fan, file.shelf.leaf, seed) == Some(file.fp);
+            let is_it = |n: &&str| name_fingerprint(n, file.prefix, file.class.leaf, seed) == Some(file.fp);
             if found.is_none() {
                 found = name.to_str().filter(is_it).map(str::to_owned);
             }

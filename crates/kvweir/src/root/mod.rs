@@ -158,7 +158,7 @@ impl Root {
 
     /// The leaf directory of one of our own files.
     pub(crate) fn leaf_of(&self, at: &Location) -> PathBuf {
-        leaf_dir(&self.own, at.fan, at.leaf)
+        leaf_dir(&self.own, at.prefix, at.leaf)
     }
 
     /// The path of one of our own files.

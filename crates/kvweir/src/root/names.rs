@@ -31,9 +31,9 @@ const TEMP_SUFFIX: &str = ".kvweir";
 
 /// Which leaf directory: the first five hexadecimal digits of the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Fan(pub(crate) u32);
+pub(crate) struct Prefix(pub(crate) u32);
 
-impl Fan {
+impl Prefix {
     pub(crate) fn high(self) -> u32 {
         self.0 >> 8
     }
@@ -45,17 +45,17 @@ impl Fan {
 
 /// The kind of leaf directory: `_g<group>`, `_k` for keys kept in the trailer, or `_x` for extents of packed blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Leaf {
+pub(crate) enum DirKind {
     Group(u32),
     Keyed,
     Extent,
 }
 
-/// A namespace directory and kind of leaf: what entries of one shelf have in common.
+/// A namespace directory and kind of leaf: what all files of one class have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Shelf {
+pub(crate) struct DirClass {
     pub(crate) namespace: u16,
-    pub(crate) leaf: Leaf,
+    pub(crate) leaf: DirKind,
 }
 
 /// The files of an extent.
@@ -83,8 +83,8 @@ pub(crate) fn extent_part(name: &str) -> Option<(Part, u64)> {
 /// Where a block's file lies within its namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Location {
-    pub(crate) fan: Fan,
-    pub(crate) leaf: Leaf,
+    pub(crate) prefix: Prefix,
+    pub(crate) leaf: DirKind,
     pub(crate) stem: String,
 }
 
@@ -92,19 +92,19 @@ impl Location {
     pub(crate) fn of(key: &Key) -> Self {
         if let Some((hash, group)) = stock_parts(key) {
             let group = group.iter().fold(0u32, |n, &b| n << 8 | u32::from(b));
-            return Self::named(hex(hash), Leaf::Group(group));
+            return Self::named(hex(hash), DirKind::Group(group));
         }
         let bytes = key.as_bytes();
-        Self::named(format!("{:032x}", Fingerprint::of(bytes, 0).0), Leaf::Keyed)
+        Self::named(format!("{:032x}", Fingerprint::of(bytes, 0).0), DirKind::Keyed)
     }
 
-    fn named(stem: String, leaf: Leaf) -> Self {
-        let fan = stem
+    fn named(stem: String, leaf: DirKind) -> Self {
+        let prefix = stem
             .get(..5)
             .and_then(|s| u32::from_str_radix(s, 16).ok())
             .unwrap_or(0);
         Self {
-            fan: Fan(fan),
+            prefix: Prefix(prefix),
             leaf,
             stem,
         }
@@ -113,16 +113,16 @@ impl Location {
     /// Where a file of the extent numbered `nonce` lies: all of a namespace in one directory.
     pub(crate) fn of_extent(part: Part, nonce: u64) -> Self {
         let number = u128::from(part as u8) << 64 | u128::from(nonce);
-        Self::named(format!("{number:032x}"), Leaf::Extent)
+        Self::named(format!("{number:032x}"), DirKind::Extent)
     }
 
-    /// Shelf and fan, in our own namespace.
-    pub(crate) fn shelf(&self) -> (Shelf, Fan) {
-        let shelf = Shelf {
+    /// Class and prefix, in our own namespace.
+    pub(crate) fn class(&self) -> (DirClass, Prefix) {
+        let class = DirClass {
             namespace: 0,
             leaf: self.leaf,
         };
-        (shelf, self.fan)
+        (class, self.prefix)
     }
 
     pub(crate) fn file_name(&self) -> String {
@@ -148,8 +148,8 @@ pub(crate) fn fingerprint(key: &Key, seed: u64) -> Fingerprint {
 }
 
 /// The fingerprint that the name of a published file tells, in the namespace numbered `seed`.
-pub(crate) fn name_fingerprint(name: &str, fan: Fan, leaf: Leaf, seed: u64) -> Option<Fingerprint> {
-    match parse_file(name, fan, leaf) {
+pub(crate) fn name_fingerprint(name: &str, prefix: Prefix, leaf: DirKind, seed: u64) -> Option<Fingerprint> {
+    match parse_file(name, prefix, leaf) {
         Parsed::Block(Some(key)) => Some(key.fingerprint(seed)),
         Parsed::Block(None) => Some(Fingerprint::of(name.as_bytes(), seed)),
         _ => None,
@@ -162,14 +162,14 @@ pub(crate) fn high_dir(namespace: &Path, high: u32) -> PathBuf {
 }
 
 /// `<namespace>/<hhh>/<hh>_g<group>`.
-pub(crate) fn leaf_dir(namespace: &Path, fan: Fan, leaf: Leaf) -> PathBuf {
-    let mut name = format!("{:02x}_", fan.low());
+pub(crate) fn leaf_dir(namespace: &Path, prefix: Prefix, leaf: DirKind) -> PathBuf {
+    let mut name = format!("{:02x}_", prefix.low());
     let _ = match leaf {
-        Leaf::Group(g) => write!(name, "g{g}"),
-        Leaf::Keyed => write!(name, "k"),
-        Leaf::Extent => write!(name, "x"),
+        DirKind::Group(g) => write!(name, "g{g}"),
+        DirKind::Keyed => write!(name, "k"),
+        DirKind::Extent => write!(name, "x"),
     };
-    let mut p = high_dir(namespace, fan.high());
+    let mut p = high_dir(namespace, prefix.high());
     p.push(name);
     p
 }
@@ -201,8 +201,8 @@ pub(crate) enum Parsed {
     Foreign,
 }
 
-/// Reads a file name found in the leaf directory `fan`, `leaf`.
-pub(crate) fn parse_file(name: &str, fan: Fan, leaf: Leaf) -> Parsed {
+/// Reads a file name found in the leaf directory `prefix`, `leaf`.
+pub(crate) fn parse_file(name: &str, prefix: Prefix, leaf: DirKind) -> Parsed {
     let (is_temp, block) = match name.strip_suffix(TEMP_SUFFIX) {
         Some(rest) => match rest.rsplit_once('.') {
             Some((block, n)) if n.len() == 16 && is_hex(n) => (true, block),
@@ -216,17 +216,17 @@ pub(crate) fn parse_file(name: &str, fan: Fan, leaf: Leaf) -> Parsed {
     else {
         return Parsed::Foreign;
     };
-    if stem.get(..5).and_then(|s| u32::from_str_radix(s, 16).ok()) != Some(fan.0) {
+    if stem.get(..5).and_then(|s| u32::from_str_radix(s, 16).ok()) != Some(prefix.0) {
         return Parsed::Foreign;
     }
     let len = stem.len() / 2;
     let key = match leaf {
-        Leaf::Group(g) if (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&len) => {
+        DirKind::Group(g) if (MIN_STOCK_HASH..=MAX_STOCK_HASH).contains(&len) => {
             let shifts = [24u32, 16, 8, 0];
             let bytes: Vec<u8> = unhex(stem).chain(shifts.map(|s| (g >> s) as u8)).collect();
             Key::new(&bytes).ok()
         }
-        Leaf::Keyed | Leaf::Extent if len == 16 => None,
+        DirKind::Keyed | DirKind::Extent if len == 16 => None,
         _ => return Parsed::Foreign,
     };
     if is_temp { Parsed::Temp } else { Parsed::Block(key) }
@@ -238,21 +238,21 @@ pub(crate) fn parse_high(name: &str) -> Option<u32> {
 }
 
 /// Reads the name of a leaf directory.
-pub(crate) fn parse_leaf(name: &str) -> Option<(u32, Leaf)> {
+pub(crate) fn parse_leaf(name: &str) -> Option<(u32, DirKind)> {
     let (low, kind) = name.split_once('_')?;
     if low.len() != 2 || !is_hex(low) {
         return None;
     }
     let low = u32::from_str_radix(low, 16).ok()?;
     match kind {
-        "k" => return Some((low, Leaf::Keyed)),
-        "x" => return Some((low, Leaf::Extent)),
+        "k" => return Some((low, DirKind::Keyed)),
+        "x" => return Some((low, DirKind::Extent)),
         _ => {}
     }
     let digits = kind.strip_prefix('g')?;
     let group: u32 = digits.parse().ok()?;
     // only the one spelling that we would write
-    (group.to_string() == digits).then_some((low, Leaf::Group(group)))
+    (group.to_string() == digits).then_some((low, DirKind::Group(group)))
 }
 
 /// Whether a directory below the root has the shape of a namespace: `<model>_<digest>_r<rank>`.
@@ -297,16 +297,16 @@ mod tests {
         let mut k = (0u8..32).map(|i| i.wrapping_mul(17)).collect::<Vec<_>>();
         k.extend([0, 0, 0, 3]);
         let at = Location::of(&Key::new(&k).unwrap());
-        let dir = leaf_dir(Path::new("/r/ns"), at.fan, at.leaf);
+        let dir = leaf_dir(Path::new("/r/ns"), at.prefix, at.leaf);
         assert_eq!(dir, Path::new("/r/ns/001/12_g3"));
         assert!(at.file_name().starts_with("00112233") && at.file_name().len() == 68);
     }
 
     #[test]
     fn only_our_own_temporaries_are_recognised() {
-        let (fan, leaf) = (Fan(0x00112), Leaf::Group(3));
+        let (prefix, leaf) = (Prefix(0x00112), DirKind::Group(3));
         let ours = temp_name("0011223344.bin", 7);
-        assert_eq!(parse_file(&ours, fan, leaf), Parsed::Temp);
+        assert_eq!(parse_file(&ours, prefix, leaf), Parsed::Temp);
         for foreign in [
             "0011223344.bin_12.tmp",
             "0011223344.bin.7.kvweir",
@@ -320,10 +320,10 @@ mod tests {
             "",
             ".bin",
         ] {
-            assert_eq!(parse_file(foreign, fan, leaf), Parsed::Foreign, "{foreign}");
+            assert_eq!(parse_file(foreign, prefix, leaf), Parsed::Foreign, "{foreign}");
         }
         assert_eq!(
-            parse_file(&ours, Fan(0x00113), leaf),
+            parse_file(&ours, Prefix(0x00113), leaf),
             Parsed::Foreign,
             "in the wrong directory"
         );
@@ -334,12 +334,15 @@ mod tests {
         for (part, nonce) in [(Part::Table, 0), (Part::Data, u64::MAX), (Part::Data, 7)] {
             let at = Location::of_extent(part, nonce);
             assert_eq!(
-                (at.fan, extent_part(&at.file_name())),
-                (Fan(0), Some((part, nonce)))
+                (at.prefix, extent_part(&at.file_name())),
+                (Prefix(0), Some((part, nonce)))
             );
-            let dir = leaf_dir(Path::new("/r/ns"), at.fan, at.leaf);
+            let dir = leaf_dir(Path::new("/r/ns"), at.prefix, at.leaf);
             assert_eq!(dir, Path::new("/r/ns/000/00_x"));
-            assert_eq!(parse_file(&at.file_name(), at.fan, at.leaf), Parsed::Block(None));
+            assert_eq!(
+                parse_file(&at.file_name(), at.prefix, at.leaf),
+                Parsed::Block(None)
+            );
         }
         assert_eq!(extent_part(&format!("{:032x}.bin", 2u128 << 64)), None);
         assert_eq!(extent_part("7.bin"), None);
@@ -368,22 +371,22 @@ mod tests {
             let (la, lb) = (Location::of(&ka), Location::of(&kb));
             prop_assert_eq!(la == lb, a == b);
             prop_assert!(temp_name(&la.file_name(), u64::MAX).len() <= 255);
-            let dir = leaf_dir(Path::new(""), la.fan, la.leaf);
+            let dir = leaf_dir(Path::new(""), la.prefix, la.leaf);
             let mut parts = dir.iter().map(|c| c.to_str().unwrap());
             let high = parse_high(parts.next().unwrap()).unwrap();
             let (low, leaf) = parse_leaf(parts.next().unwrap()).unwrap();
-            prop_assert_eq!((Fan(high << 8 | low), leaf), (la.fan, la.leaf));
-            prop_assert_eq!(name_fingerprint(&la.file_name(), la.fan, la.leaf, 9), Some(fingerprint(&ka, 9)));
-            match parse_file(&la.file_name(), la.fan, la.leaf) {
+            prop_assert_eq!((Prefix(high << 8 | low), leaf), (la.prefix, la.leaf));
+            prop_assert_eq!(name_fingerprint(&la.file_name(), la.prefix, la.leaf, 9), Some(fingerprint(&ka, 9)));
+            match parse_file(&la.file_name(), la.prefix, la.leaf) {
                 Parsed::Block(Some(k)) => prop_assert_eq!(k, ka),
-                Parsed::Block(None) => prop_assert_eq!(leaf, Leaf::Keyed),
+                Parsed::Block(None) => prop_assert_eq!(leaf, DirKind::Keyed),
                 other => prop_assert!(false, "{:?}", other),
             }
         }
 
         #[test]
-        fn any_name_is_parsed_without_panic(name in "\\PC{0,90}", fan in 0u32..1 << 20) {
-            let _ = parse_file(&name, Fan(fan), Leaf::Keyed);
+        fn any_name_is_parsed_without_panic(name in "\\PC{0,90}", prefix in 0u32..1 << 20) {
+            let _ = parse_file(&name, Prefix(prefix), DirKind::Keyed);
             let _ = (parse_leaf(&name), parse_high(&name), is_namespace(&name));
         }
     }

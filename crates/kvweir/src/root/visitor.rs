@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::names::{Fan, Leaf};
+use super::names::{DirKind, Prefix};
 use crate::{
     block::{Fingerprint, Key},
     error::Error,
@@ -20,7 +20,7 @@ pub(crate) enum Met<'a> {
         path: &'a Path,
         stat: &'a Stat,
     },
-    /// A directory of the fan-out without entries.
+    /// A first-level or leaf directory without entries.
     Empty { path: &'a Path },
     /// A block file, by its name.
     Block(&'a BlockFile<'a>),
@@ -40,8 +40,8 @@ pub(crate) struct BlockFile<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) name: &'a str,
     pub(crate) fp: Fingerprint,
-    pub(crate) fan: Fan,
-    pub(crate) leaf: Leaf,
+    pub(crate) prefix: Prefix,
+    pub(crate) leaf: DirKind,
     pub(crate) key: Option<Key>,
     pub(crate) stat: Stat,
 }

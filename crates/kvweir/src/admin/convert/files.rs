@@ -145,7 +145,7 @@ impl Work<'_> {
         let mut dirs: BTreeSet<PathBuf> = BTreeSet::from([t.dir.clone()]);
         for i in &batch {
             let at = Location::of(&i.at.record.key);
-            let dir = leaf_dir(&t.dir, at.fan, at.leaf);
+            let dir = leaf_dir(&t.dir, at.prefix, at.leaf);
             dirs.extend(dir.parent().map(Path::to_owned));
             dirs.insert(dir);
         }
@@ -188,7 +188,7 @@ impl Work<'_> {
         let block = open.block(item.at.place, record.sum)?;
         self.bytes.fetch_add(t.len, Ordering::Relaxed);
         let at = Location::of(&record.key);
-        let dir = leaf_dir(&t.dir, at.fan, at.leaf);
+        let dir = leaf_dir(&t.dir, at.prefix, at.leaf);
         let to = dir.join(at.file_name());
         let disk = &*self.admin.disk;
         let there = match disk.stat(&to) {

@@ -23,7 +23,7 @@ impl Work<'_> {
     pub(super) fn make_extent(&mut self, p: &mut Packing<'_>, slots: u32) -> io::Result<()> {
         let disk = &*self.admin.disk;
         let (mut nonce, at) = (self.nonce(p), Location::of_extent(Part::Table, 0));
-        let dir = leaf_dir(&p.t.dir, at.fan, at.leaf);
+        let dir = leaf_dir(&p.t.dir, at.prefix, at.leaf);
         let above: Vec<PathBuf> = dir.ancestors().take(3).map(Into::into).collect();
         let dirs_before = self.dirs_bytes(above.iter().map(|p| &**p));
         self.make_dirs(&dir)?;

@@ -94,12 +94,12 @@ impl Work<'_> {
     /// Counts what would be done.
     fn plan_pack(&mut self, p: &mut Packing<'_>, files: &[BlockFile]) {
         for f in files {
-            let dir = leaf_dir(&p.t.dir, f.fan, f.leaf);
+            let dir = leaf_dir(&p.t.dir, f.prefix, f.leaf);
             let Ok(stat) = self.admin.disk.stat(&dir.join(&*f.name)) else {
                 continue;
             };
             let path = dir.join(&*f.name);
-            let key = match parse_file(&f.name, f.fan, f.leaf) {
+            let key = match parse_file(&f.name, f.prefix, f.leaf) {
                 Parsed::Block(Some(key)) => Some(key),
                 _ => last_page(&*self.admin.disk, &path, stat.len)
                     .and_then(|p| decode(&p))
@@ -153,7 +153,7 @@ impl Work<'_> {
             let Some(f) = left.pop_front() else {
                 return Ok(None);
             };
-            let dir = leaf_dir(&p.t.dir, f.fan, f.leaf);
+            let dir = leaf_dir(&p.t.dir, f.prefix, f.leaf);
             let path = dir.join(&*f.name);
             let bytes = self.admin.disk.stat(&path).map_or(0, |s| s.allocated);
             self.admin.disk.remove_file(&path)?;

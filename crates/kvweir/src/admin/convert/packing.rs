@@ -8,7 +8,7 @@ use super::{place::OpenExtents, work::Target};
 use crate::{
     block::{Fingerprint, Key},
     root::{
-        names::{Fan, Leaf},
+        names::{DirKind, Prefix},
         visitor::{Met, Watch},
     },
     sync::{Mutex, lock},
@@ -17,8 +17,8 @@ use crate::{
 /// A block file.
 pub(super) struct BlockFile {
     pub(super) mtime_ns: i128,
-    pub(super) fan: Fan,
-    pub(super) leaf: Leaf,
+    pub(super) prefix: Prefix,
+    pub(super) leaf: DirKind,
     pub(super) name: Box<str>,
 }
 
@@ -35,11 +35,11 @@ impl Watch for Files<'_> {
 
     fn met(&self, what: Met<'_>) {
         if let Met::Block(f) = what
-            && f.leaf != Leaf::Extent
+            && f.leaf != DirKind::Extent
         {
             lock(&self.all).push(BlockFile {
                 mtime_ns: f.stat.mtime_ns,
-                fan: f.fan,
+                prefix: f.prefix,
                 leaf: f.leaf,
                 name: f.name.into(),
             });

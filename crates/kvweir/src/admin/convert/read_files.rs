@@ -33,7 +33,7 @@ impl Work<'_> {
     pub(super) fn read_batch(&self, p: &mut Packing<'_>, batch: &[BlockFile]) -> Vec<Block> {
         let (t, slot_bytes) = (&*p.t, p.slot_bytes as usize);
         let found = map_parallel(self.admin.threads, batch, |f| {
-            let dir = leaf_dir(&t.dir, f.fan, f.leaf);
+            let dir = leaf_dir(&t.dir, f.prefix, f.leaf);
             let path = dir.join(&*f.name);
             match self.read_file(t, f, path.clone(), dir, slot_bytes) {
                 Err(e) if classify(&e) == IoClass::Gone => FileRead::Gone,
@@ -85,7 +85,7 @@ impl Work<'_> {
                 r.payload_sum == sum
                     && r.namespace == t.digest
                     && r.block_len == t.len
-                    && (at.fan, at.leaf) == (f.fan, f.leaf)
+                    && (at.prefix, at.leaf) == (f.prefix, f.leaf)
                     && at.file_name() == *f.name
             });
             let Some(r) = right else {
@@ -93,7 +93,7 @@ impl Work<'_> {
             };
             (r.key, r.written_at, true)
         } else {
-            let Parsed::Block(Some(key)) = parse_file(&f.name, f.fan, f.leaf) else {
+            let Parsed::Block(Some(key)) = parse_file(&f.name, f.prefix, f.leaf) else {
                 return Ok(FileRead::Other);
             };
             // without a checksum of its own, only a second read tells what the file holds

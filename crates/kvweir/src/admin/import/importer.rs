@@ -21,7 +21,7 @@ use crate::{
         round_up,
     },
     root::{
-        names::{CONFIG_FILE, Leaf, Location, leaf_dir},
+        names::{CONFIG_FILE, DirKind, Location, leaf_dir},
         trailer::{TRAILER_BYTES, Trailer, decode, encode, payload_sum},
         visitor::{BlockFile, Met, Watch},
     },
@@ -75,7 +75,7 @@ impl Watch for Importer<'_> {
             }
             return;
         };
-        if file.leaf == Leaf::Extent {
+        if file.leaf == DirKind::Extent {
             return;
         }
         let ns = file.dir.ancestors().nth(2);
@@ -109,7 +109,7 @@ impl Watch for Importer<'_> {
 impl Importer<'_> {
     fn block(&self, target: &Target, file: &BlockFile<'_>) -> io::Result<Done> {
         let whole = target.len + TRAILER_BYTES as u64;
-        let dir = leaf_dir(&target.into, file.fan, file.leaf);
+        let dir = leaf_dir(&target.into, file.prefix, file.leaf);
         let there = dir.join(file.name);
         let is_whole = self.to.disk.stat(&there).is_ok_and(|s| s.len == whole);
         if is_whole && self.is_there(target, file, &there)? {

@@ -44,7 +44,7 @@ impl Made {
             made_at: 1_800_000_000,
         };
         let at = Location::of_extent(Part::Table, n);
-        let dir = leaf_dir(ns_dir, at.fan, at.leaf);
+        let dir = leaf_dir(ns_dir, at.prefix, at.leaf);
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join(at.file_name());
         let data = dir.join(Location::of_extent(Part::Data, n).file_name());

@@ -37,7 +37,7 @@ pub(super) fn write<'s>(
         return Err(ErrorKind::Invalid);
     };
     let at = Location::of(key);
-    let Some(shelf) = lock(&s.core).shelves.number(at.shelf().0) else {
+    let Some(class) = lock(&s.core).classes.number(at.class().0) else {
         run.count_refused(RefuseReason::NoRoom, 1);
         return Err(ErrorKind::Full);
     };
@@ -49,7 +49,7 @@ pub(super) fn write<'s>(
     let written = publish(s, run, (unit, key), &at, scratch);
     match written {
         Ok(counted) => {
-            let body = FileBody::new(shelf, at.fan, counted.cost).written(true, s.clock.unix_seconds());
+            let body = FileBody::new(class, at.prefix, counted.cost).written(true, s.clock.unix_seconds());
             Ok(Placed {
                 body: body.body(),
                 bytes: file_len(s.params.block_len),

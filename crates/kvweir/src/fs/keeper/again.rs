@@ -136,7 +136,7 @@ impl Keeper {
             common += round_up(LEDGER_BYTES as u64, s.root.unit);
             self.enter_again(common)?;
             if let Some(j) = s.root.journal.get() {
-                let freed = j.lose();
+                let freed = j.abandon();
                 s.core.shrink(freed);
             }
             self.looks.rest = REST;

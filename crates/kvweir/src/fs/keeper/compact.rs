@@ -59,7 +59,7 @@ impl Keeper {
             Err(why @ Unusable::Damaged(_)) => {
                 tracing::error!(tier = %s.params.name, %why, "the journal is given up; the next start walks the root");
                 unspent(cost);
-                let freed = j.lose();
+                let freed = j.abandon();
                 s.core.shrink(freed);
                 return;
             }

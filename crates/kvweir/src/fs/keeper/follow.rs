@@ -7,7 +7,7 @@ use crate::{
     fs::{body::FileBody, core::Core, keeper::state::Keeper, shared::Shared},
     root::{
         journal::Step,
-        names::{Leaf, Shelf},
+        names::{DirClass, DirKind},
     },
     sync::lock,
 };
@@ -75,21 +75,21 @@ impl Core {
             Step::Stored {
                 fp,
                 leaf,
-                fan,
+                prefix,
                 trailer,
                 cost,
             } => {
                 // what another member packs is its own to read
-                if leaf == Leaf::Extent {
+                if leaf == DirKind::Extent {
                     return;
                 }
-                let Some(shelf) = self.shelves.number(Shelf { namespace: 0, leaf }) else {
+                let Some(class) = self.classes.number(DirClass { namespace: 0, leaf }) else {
                     return;
                 };
                 let file = FileBody {
                     trailer,
                     stamp: owner,
-                    ..FileBody::new(shelf, fan, u64::from(cost) * COST_UNIT)
+                    ..FileBody::new(class, prefix, u64::from(cost) * COST_UNIT)
                 };
                 self.catalog.tell_peer(fp, file.body());
             }

@@ -72,7 +72,7 @@ impl Keeper {
         }
         shed(&self.shared, SHED_AT_ONCE);
         self.compact();
-        self.look_again();
+        self.remeasure();
         self.look_at_emptied();
         self.tell_of_excess();
     }
@@ -112,7 +112,7 @@ impl Keeper {
         let Some(j) = self.shared.root.journal.get() else {
             return;
         };
-        j.pay_debts(&self.shared.core);
+        j.flush_removals(&self.shared.core);
         let used = lock(&self.shared.core).catalog.take_uses();
         if !used.is_empty()
             && let Err(error) = j.touch(&self.shared.core, &used)
@@ -122,10 +122,10 @@ impl Keeper {
     }
 
     /// Counts what the journal's files take by now, and reserves what they may yet.
-    fn look_again(&self) {
+    fn remeasure(&self) {
         let s = &*self.shared;
         if let Some(j) = s.root.journal.get() {
-            j.look_again(&s.core);
+            j.remeasure(&s.core);
             let credit = s.credit();
             lock(&s.core).account.top_up(credit);
         }

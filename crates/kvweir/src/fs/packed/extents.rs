@@ -325,7 +325,7 @@ impl Pack {
     }
 
     /// Nothing goes into an extent any more: its files went behind our back. Returns whether that is news.
-    pub(crate) fn lose(&self, extent: &Extent) -> bool {
+    pub(crate) fn mark_lost(&self, extent: &Extent) -> bool {
         let mut s = lock(&self.state);
         s.end_windows();
         let (first, end) = (extent.slot(0), (extent.number + 1) << SHIFT);

@@ -74,7 +74,7 @@ impl Pack {
 
     /// Nothing goes into `extent` any more.
     fn lose_extent(&self, s: &Shared, extent: &Extent) {
-        if self.lose(extent) {
+        if self.mark_lost(extent) {
             s.root.told.warn(
                 &s.params.name,
                 s.clock.now(),

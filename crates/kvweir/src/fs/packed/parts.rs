@@ -137,14 +137,14 @@ fn make_part(
 ) -> io::Result<Id> {
     let at = Location::of_extent(part, header.nonce);
     let fp = Fingerprint::of(at.file_name().as_bytes(), s.ns.seed());
-    let (id, shelf) = {
+    let (id, class) = {
         let mut core = lock(&s.core);
-        let shelf = core
-            .shelves
-            .number(at.shelf().0)
+        let class = core
+            .classes
+            .number(at.class().0)
             .ok_or(io::ErrorKind::OutOfMemory)?;
         match core.catalog.begin(fp) {
-            Begin::New(id) => (id, shelf),
+            Begin::New(id) => (id, class),
             Begin::Known(..) => return Err(io::ErrorKind::AlreadyExists.into()),
             Begin::Full => return Err(io::ErrorKind::OutOfMemory.into()),
         }
@@ -169,7 +169,7 @@ fn make_part(
     let mut core = lock(&s.core);
     let core = &mut *core;
     promise.spend(&mut core.account, counted.cost, counted.dirs);
-    let body = FileBody::new(shelf, at.fan, cost).written(false, header.made_at);
+    let body = FileBody::new(class, at.prefix, cost).written(false, header.made_at);
     core.catalog.set_aside(id, body.body());
     Ok(id)
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     fs::shared::Shared,
-    root::{journal::Replayed, names::Leaf},
+    root::{journal::Replayed, names::DirKind},
 };
 
 pub(crate) const TOO_MANY_NAMESPACES: &str = "more namespaces lie below the root than an index can name";
@@ -18,7 +18,7 @@ pub(crate) fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
     let own = r.namespaces.iter().position(|n| n == s.ns.dir());
     !s.root.keep_keys
         || r.blocks.iter().all(|o| {
-            o.bad || o.key.is_some() || o.leaf == Leaf::Extent || Some(usize::from(o.namespace)) != own
+            o.bad || o.key.is_some() || o.leaf == DirKind::Extent || Some(usize::from(o.namespace)) != own
         })
 }
 

@@ -8,7 +8,7 @@ use crate::{
     root::{
         dirs::Dirs,
         journal::{Replayed, Unusable},
-        names::{Fan, Leaf},
+        names::{DirKind, Prefix},
         walk::{Survey, Sweep},
     },
     sync::lock,
@@ -16,7 +16,7 @@ use crate::{
 
 /// A leaf in which something was under way when a member died, as it is now.
 pub(crate) struct Looked {
-    pub(crate) at: (u16, Fan, Leaf),
+    pub(crate) at: (u16, Prefix, DirKind),
     pub(crate) survey: Survey,
     /// What the member had there, or began.
     pub(crate) owned: Vec<Fingerprint>,
@@ -26,7 +26,7 @@ pub(crate) struct Looked {
 /// may be tried again.
 pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec<Looked>, Unusable> {
     let mut all = Vec::with_capacity(r.doubt.len());
-    for (&(ns, fan, leaf), owned) in &r.doubt {
+    for (&(ns, prefix, leaf), owned) in &r.doubt {
         let dir = r.namespaces.get(usize::from(ns));
         let Some(n) = dir.and_then(|dir| s.root.number_of(dir)) else {
             continue;
@@ -40,7 +40,7 @@ pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec
             .collect();
         let mut survey = Survey::default();
         let met = with_walk(s, Sweep::Member(member), &|_| {}, |w| {
-            w.walk_leaf(n, &dir, (fan, leaf), Some(&only), &Dirs::new(), &mut survey)
+            w.walk_leaf(n, &dir, (prefix, leaf), Some(&only), &Dirs::new(), &mut survey)
         });
         met.map_err(|e| match e.errno() {
             Some(n) => Unusable::Io(io::Error::from_raw_os_error(n)),
@@ -48,7 +48,7 @@ pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec
         })?;
         survey.blocks.sort_unstable_by_key(|b| (b.mtime_ns, b.fp));
         all.push(Looked {
-            at: (n, fan, leaf),
+            at: (n, prefix, leaf),
             survey,
             owned,
         });

@@ -9,7 +9,7 @@ use crate::{
     fs::shared::Shared,
     root::{
         journal::{self, Facts, Journal, Owned, units},
-        names::Shelf,
+        names::DirClass,
         walk::Found,
     },
     sync::lock,
@@ -47,15 +47,16 @@ pub(crate) fn log(s: &Shared, seen: &LookedAt) {
     if let Err(error) = written {
         tracing::warn!(tier = %s.params.name, %error, "what was under way stays in doubt in the journal");
         j.doubt(seen.there.iter().map(|o| {
-            let shelf = Shelf {
+            let class = DirClass {
                 namespace: o.namespace,
                 leaf: o.leaf,
             };
-            (o.fp, shelf, o.fan)
+            (o.fp, class, o.prefix)
         }));
     }
-    for &(fp, namespace, leaf, fan) in &seen.gone {
-        s.root.journal_gone(&s.core, fp, (Shelf { namespace, leaf }, fan));
+    for &(fp, namespace, leaf, prefix) in &seen.gone {
+        s.root
+            .journal_gone(&s.core, fp, (DirClass { namespace, leaf }, prefix));
     }
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Resul
         j.stored_all(
             &s.core,
             part.iter().map(|o| {
-                let shelf = Shelf {
+                let class = DirClass {
                     namespace: o.namespace,
                     leaf: o.leaf,
                 };
@@ -74,9 +75,14 @@ pub(crate) fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Resul
                     bad: o.bad,
                     cost: o.cost,
                     written_at: o.written_at,
-                    dirs: s.root.dirs.costs(o.namespace, o.fan, o.leaf),
+                    dirs: s.root.dirs.costs(o.namespace, o.prefix, o.leaf),
                 };
-                (o.fp, (shelf, o.fan), facts, o.key.as_deref().map(Key::as_bytes))
+                (
+                    o.fp,
+                    (class, o.prefix),
+                    facts,
+                    o.key.as_deref().map(Key::as_bytes),
+                )
             }),
         )?;
     }
@@ -89,7 +95,7 @@ pub(crate) fn as_owned(f: &Found) -> Owned {
         fp: f.fp,
         namespace: f.namespace,
         leaf: f.leaf,
-        fan: f.fan,
+        prefix: f.prefix,
         trailer: f.trailer,
         bad: f.bad,
         cost: units(f.cost),

@@ -13,7 +13,7 @@ use crate::{
     root::{
         journal::{Owned, Replayed},
         leaves::Leaves,
-        names::{Leaf, Shelf, high_dir},
+        names::{DirClass, DirKind, high_dir},
         walk::Found,
     },
     sync::{lock, thread},
@@ -58,7 +58,7 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
                 let mut files = Leaves::default();
                 owned
                     .iter()
-                    .for_each(|o| files.add_one((o.namespace, o.fan, o.leaf)));
+                    .for_each(|o| files.add_one((o.namespace, o.prefix, o.leaf)));
                 files
                     .rows()
                     .for_each(|(ns, high, leaf, row)| s.root.dirs.found_files(ns, high, leaf, row));
@@ -87,7 +87,7 @@ pub(crate) fn take(s: &Shared, r: Replayed, looked: Vec<Looked>, first: bool) ->
             let mut core = lock(&s.core);
             for o in part {
                 if insert(&mut core, o) {
-                    s.root.dirs.found_file(o.namespace, o.fan, o.leaf);
+                    s.root.dirs.found_file(o.namespace, o.prefix, o.leaf);
                     taken.blocks.push(o.clone());
                 }
             }
@@ -114,7 +114,7 @@ fn insert(core: &mut Core, o: &Owned) -> bool {
         fp: o.fp,
         namespace: o.namespace,
         leaf: o.leaf,
-        fan: o.fan,
+        prefix: o.prefix,
         cost: u64::from(o.cost) * COST_UNIT,
         mtime_ns: i128::from(o.written_at) * 1_000_000_000,
         trailer: o.trailer,
@@ -136,10 +136,10 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
         owned,
     } in looked
     {
-        let (n, fan, leaf) = at;
-        let before = s.root.dirs.forget_leaf(n, fan, leaf);
+        let (n, prefix, leaf) = at;
+        let before = s.root.dirs.forget_leaf(n, prefix, leaf);
         if survey.dir_bytes > 0 {
-            s.root.dirs.found_dir(n, fan, Some(leaf), survey.dir_bytes);
+            s.root.dirs.found_dir(n, prefix, Some(leaf), survey.dir_bytes);
         }
         let mut core = lock(&s.core);
         core.account.budget.change(before, survey.dir_bytes);
@@ -153,7 +153,7 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
                 Some(_) => continue,
                 None => {}
             }
-            s.root.dirs.found_file(n, fan, leaf);
+            s.root.dirs.found_file(n, prefix, leaf);
             core.found(f);
             core.rank(f);
             let o = as_owned(f);
@@ -161,15 +161,15 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
             taken.looked_at.there.push(o);
         }
         let gone = owned.iter().filter(|fp| !there.contains(fp));
-        taken.looked_at.gone.extend(gone.map(|&fp| (fp, n, leaf, fan)));
-        highs.insert((n, fan.high()));
+        taken.looked_at.gone.extend(gone.map(|&fp| (fp, n, leaf, prefix)));
+        highs.insert((n, prefix.high()));
     }
     for (n, high) in highs {
         let Some(dir) = s.root.namespace(n) else { continue };
         let change = s
             .root
             .dirs
-            .look_again(&*s.root.disk, &dir, n, high, &high_dir(&dir, high));
+            .remeasure(&*s.root.disk, &dir, n, high, &high_dir(&dir, high));
         lock(&s.core).account.budget.apply(change);
     }
 }
@@ -178,7 +178,7 @@ impl Core {
     /// Indexes and counts a block found on disk; it has no place among the others yet.
     pub(crate) fn found(&mut self, f: &mut Found) {
         self.account.budget.add_resident(f.cost);
-        let (extent, ours) = (f.leaf == Leaf::Extent, f.namespace == 0);
+        let (extent, ours) = (f.leaf == DirKind::Extent, f.namespace == 0);
         // one of ours is opened later, if this tier packs; else it is no block
         f.bad |= extent && ours && !self.packs;
         let state = match () {
@@ -186,15 +186,15 @@ impl Core {
             () if extent && ours => State::Aside,
             () => State::Ready,
         };
-        let shelf = self.shelves.number(Shelf {
+        let class = self.classes.number(DirClass {
             namespace: f.namespace,
             leaf: f.leaf,
         });
         // another namespace's keys are no business of our events
         let key = f.key.as_ref().filter(|_| ours);
-        let id = shelf.and_then(|shelf| {
+        let id = class.and_then(|class| {
             let written_at = u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0);
-            let body = FileBody::new(shelf, f.fan, f.cost).written(f.trailer, written_at);
+            let body = FileBody::new(class, f.prefix, f.cost).written(f.trailer, written_at);
             self.catalog.discover(f.fp, state, body.body(), key)
         });
         let Some(id) = id else {

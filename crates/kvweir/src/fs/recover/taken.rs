@@ -4,7 +4,7 @@ use crate::{
     block::Fingerprint,
     root::{
         journal::Owned,
-        names::{Fan, Leaf},
+        names::{DirKind, Prefix},
     },
 };
 
@@ -20,5 +20,5 @@ pub(crate) struct Taken {
 #[derive(Default)]
 pub(crate) struct LookedAt {
     pub(crate) there: Vec<Owned>,
-    pub(crate) gone: Vec<(Fingerprint, u16, Leaf, Fan)>,
+    pub(crate) gone: Vec<(Fingerprint, u16, DirKind, Prefix)>,
 }

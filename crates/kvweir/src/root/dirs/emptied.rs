@@ -10,7 +10,7 @@ use super::{
 use crate::{
     budget::Change,
     io::Disk,
-    root::names::{Fan, Leaf, Shelf, high_dir, leaf_dir},
+    root::names::{DirClass, DirKind, Prefix, high_dir, leaf_dir},
     sync::lock,
 };
 
@@ -20,8 +20,8 @@ const LOOKED_AT_ONCE: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Emptied {
     pub(crate) change: Change,
-    /// Those that are gone, and those above them, with what they cost now: shelf, level, place, units of 512 bytes.
-    pub(crate) told: Vec<(Shelf, u16, Fan, u32)>,
+    /// Those that are gone, and those above them, with what they cost now: class, level, place, units of 512 bytes.
+    pub(crate) told: Vec<(DirClass, u16, Prefix, u32)>,
 }
 
 impl Dirs {
@@ -47,7 +47,7 @@ impl Dirs {
     /// Removes what has no files of ours below a first-level directory, as far as that can be done now.
     pub(crate) fn look_at_emptied(&self, disk: &dyn Disk, root: &Path, ns: u16, digits: u32) -> Emptied {
         let mut out = Emptied::default();
-        let Some(stripe) = self.stripe(Fan(digits << 8)) else {
+        let Some(stripe) = self.stripe(Prefix(digits << 8)) else {
             return out;
         };
         let mut s = lock(stripe);
@@ -55,7 +55,7 @@ impl Dirs {
         let Some(high) = s.get_mut(&(ns, digits)) else {
             return out;
         };
-        let shelf = |leaf| Shelf { namespace: ns, leaf };
+        let class = |leaf| DirClass { namespace: ns, leaf };
         let empty = high.leaves.iter().filter(|l| l.files == 0 && l.cost > 0);
         let empty: Vec<LeafDir> = empty.take(LOOKED_AT_ONCE).copied().collect();
         let mut left = empty.len() == LOOKED_AT_ONCE;
@@ -63,11 +63,11 @@ impl Dirs {
             let Some(&leaf) = high.named.get(usize::from(l.kind)) else {
                 continue;
             };
-            let fan = Fan(digits << 8 | u32::from(l.low));
-            if gone(disk.remove_dir(&leaf_dir(root, fan, leaf))) {
-                out.change.set(high.leaf_cost(fan, leaf), 0);
-                high.forget(fan, leaf);
-                out.told.push((shelf(leaf), 2, fan, 0));
+            let prefix = Prefix(digits << 8 | u32::from(l.low));
+            if gone(disk.remove_dir(&leaf_dir(root, prefix, leaf))) {
+                out.change.set(high.leaf_cost(prefix, leaf), 0);
+                high.forget(prefix, leaf);
+                out.told.push((class(leaf), 2, prefix, 0));
             } else {
                 left = true;
             }
@@ -78,8 +78,8 @@ impl Dirs {
                 s.remove(&(ns, digits));
                 self.top_changed(disk, root, ns, &mut out.change);
                 let top = lock(&self.tops).get(&ns).map_or(0, |&t| units(t));
-                out.told.push((shelf(Leaf::Keyed), 1, Fan(digits << 8), 0));
-                out.told.push((shelf(Leaf::Keyed), 0, Fan(0), top));
+                out.told.push((class(DirKind::Keyed), 1, Prefix(digits << 8), 0));
+                out.told.push((class(DirKind::Keyed), 0, Prefix(0), top));
             } else {
                 left = true;
             }
@@ -92,25 +92,30 @@ impl Dirs {
 
     /// Directories on disk that no counted block needs: namespace, leaf kind, place, level (0 namespace,
     /// 1 first, 2 leaf), cost in units of 512 bytes.
-    pub(crate) fn empty_ones(&self) -> Vec<(Shelf, u16, Fan, u32)> {
+    pub(crate) fn empty_ones(&self) -> Vec<(DirClass, u16, Prefix, u32)> {
         let mut out = Vec::new();
         for s in &self.stripes {
             for (&(namespace, digits), high) in lock(s).iter() {
                 for l in high.leaves.iter().filter(|l| l.files == 0 && l.cost > 0) {
                     if let Some(&leaf) = high.named.get(usize::from(l.kind)) {
-                        let fan = Fan(digits << 8 | u32::from(l.low));
-                        out.push((Shelf { namespace, leaf }, 2, fan, l.cost));
+                        let prefix = Prefix(digits << 8 | u32::from(l.low));
+                        out.push((DirClass { namespace, leaf }, 2, prefix, l.cost));
                     }
                 }
                 if high.leaves.iter().all(|l| l.files == 0) && high.cost > 0 {
-                    let leaf = Leaf::Keyed;
-                    out.push((Shelf { namespace, leaf }, 1, Fan(digits << 8), units(high.cost)));
+                    let leaf = DirKind::Keyed;
+                    out.push((
+                        DirClass { namespace, leaf },
+                        1,
+                        Prefix(digits << 8),
+                        units(high.cost),
+                    ));
                 }
             }
         }
         for (&namespace, &top) in lock(&self.tops).iter() {
-            let leaf = Leaf::Keyed;
-            out.push((Shelf { namespace, leaf }, 0, Fan(0), units(top)));
+            let leaf = DirKind::Keyed;
+            out.push((DirClass { namespace, leaf }, 0, Prefix(0), units(top)));
         }
         out
     }

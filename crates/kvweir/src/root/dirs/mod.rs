@@ -29,7 +29,7 @@ use self::{
 };
 use super::{
     journal::DirCosts,
-    names::{Fan, Leaf, high_dir, leaf_dir},
+    names::{DirKind, Prefix, high_dir, leaf_dir},
 };
 use crate::{
     budget::Change,
@@ -66,7 +66,7 @@ pub(crate) struct Lost {
     /// Any of them may be gone.
     pub(crate) all: bool,
     /// These leaves are.
-    pub(crate) leaves: HashSet<(Fan, Leaf), FixedState>,
+    pub(crate) leaves: HashSet<(Prefix, DirKind), FixedState>,
 }
 
 impl Dirs {
@@ -90,31 +90,33 @@ impl Dirs {
         std::mem::take(&mut lock(&self.lost))
     }
 
-    fn stripe(&self, fan: Fan) -> Option<&Stripe> {
-        self.stripes.get((fan.high() % STRIPES) as usize)
+    fn stripe(&self, prefix: Prefix) -> Option<&Stripe> {
+        self.stripes.get((prefix.high() % STRIPES) as usize)
     }
 
     /// Forgets what a leaf costs, to look at it again; returns what was counted for it. Its count of files stays
     /// where others of ours lie in it.
-    pub(crate) fn forget_leaf(&self, ns: u16, fan: Fan, leaf: Leaf) -> u64 {
-        let Some(stripe) = self.stripe(fan) else { return 0 };
-        let mut s = lock(stripe);
-        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+    pub(crate) fn forget_leaf(&self, ns: u16, prefix: Prefix, leaf: DirKind) -> u64 {
+        let Some(stripe) = self.stripe(prefix) else {
             return 0;
         };
-        let cost = high.leaf_cost(fan, leaf);
-        let l = high.leaf(fan, leaf);
+        let mut s = lock(stripe);
+        let Some(high) = s.get_mut(&(ns, prefix.high())) else {
+            return 0;
+        };
+        let cost = high.leaf_cost(prefix, leaf);
+        let l = high.leaf(prefix, leaf);
         l.cost = 0;
         if l.files == 0 {
-            high.forget(fan, leaf);
+            high.forget(prefix, leaf);
         }
         cost
     }
 
     /// Removes a first-level directory if nothing is in it, else reads its size and that of the namespace again.
-    pub(crate) fn look_again(&self, disk: &dyn Disk, root: &Path, ns: u16, high: u32, path: &Path) -> Change {
+    pub(crate) fn remeasure(&self, disk: &dyn Disk, root: &Path, ns: u16, high: u32, path: &Path) -> Change {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(Fan(high << 8)) else {
+        let Some(stripe) = self.stripe(Prefix(high << 8)) else {
             return change;
         };
         let mut s = lock(stripe);
@@ -148,29 +150,29 @@ impl Dirs {
         disk: &dyn Disk,
         root: &Path,
         ns: u16,
-        fan: Fan,
-        leaf: Leaf,
+        prefix: Prefix,
+        leaf: DirKind,
     ) -> (Change, io::Result<()>) {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else {
+        let Some(stripe) = self.stripe(prefix) else {
             return (change, Ok(()));
         };
         let mut s = lock(stripe);
-        let high = s.entry((ns, fan.high())).or_default();
-        let l = high.leaf(fan, leaf);
+        let high = s.entry((ns, prefix.high())).or_default();
+        let l = high.leaf(prefix, leaf);
         l.files += 1;
         if l.files > 1 {
             return (change, Ok(()));
         }
-        let path = leaf_dir(root, fan, leaf);
+        let path = leaf_dir(root, prefix, leaf);
         let made = make_dir(disk, &path).and_then(|made| {
             if made > LEVELS_PER_LEAF && ns == 0 {
                 // the namespace's own directory was not there
                 lock(&self.lost).all = true;
             }
             let now = disk.stat(&path)?.allocated;
-            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), now));
-            let now = disk.stat(&high_dir(root, fan.high()))?.allocated;
+            high.leaf(prefix, leaf).cost = units(change.set(high.leaf_cost(prefix, leaf), now));
+            let now = disk.stat(&high_dir(root, prefix.high()))?.allocated;
             let is_new = high.cost == 0;
             high.cost = change.set(high.cost, now);
             if is_new {
@@ -179,20 +181,20 @@ impl Dirs {
             Ok(())
         });
         if made.is_err() {
-            let cost = high.leaf_cost(fan, leaf);
-            high.drop_file(fan, leaf);
+            let cost = high.leaf_cost(prefix, leaf);
+            high.drop_file(prefix, leaf);
             if gone(disk.remove_dir(&path)) {
                 change.set(cost, 0);
-                high.forget(fan, leaf);
+                high.forget(prefix, leaf);
             } else {
-                lock(&self.emptied).insert((ns, fan.high()));
+                lock(&self.emptied).insert((ns, prefix.high()));
             }
             if high.leaves.is_empty() {
-                if gone(disk.remove_dir(&high_dir(root, fan.high()))) {
+                if gone(disk.remove_dir(&high_dir(root, prefix.high()))) {
                     change.set(high.cost, 0);
-                    s.remove(&(ns, fan.high()));
+                    s.remove(&(ns, prefix.high()));
                 } else {
-                    lock(&self.emptied).insert((ns, fan.high()));
+                    lock(&self.emptied).insert((ns, prefix.high()));
                 }
             }
         }
@@ -200,62 +202,76 @@ impl Dirs {
     }
 
     /// Reads the size of a leaf again where a new file may have made it grow.
-    pub(crate) fn grown(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+    pub(crate) fn grown(
+        &self,
+        disk: &dyn Disk,
+        root: &Path,
+        ns: u16,
+        prefix: Prefix,
+        leaf: DirKind,
+    ) -> Change {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else {
+        let Some(stripe) = self.stripe(prefix) else {
             return change;
         };
         let mut s = lock(stripe);
-        let high = s.entry((ns, fan.high())).or_default();
-        if high.leaf(fan, leaf).files > SMALL_DIR
-            && let Ok(Stat { allocated, .. }) = disk.stat(&leaf_dir(root, fan, leaf))
+        let high = s.entry((ns, prefix.high())).or_default();
+        if high.leaf(prefix, leaf).files > SMALL_DIR
+            && let Ok(Stat { allocated, .. }) = disk.stat(&leaf_dir(root, prefix, leaf))
         {
-            high.leaf(fan, leaf).cost = units(change.set(high.leaf_cost(fan, leaf), allocated));
+            high.leaf(prefix, leaf).cost = units(change.set(high.leaf_cost(prefix, leaf), allocated));
         }
         change
     }
 
     /// Counts a file gone from a leaf and removes the directories that it leaves empty. A directory that cannot
     /// be removed (a file lies in it that is not ours) stays counted, and is looked at again.
-    pub(crate) fn leave(&self, disk: &dyn Disk, root: &Path, ns: u16, fan: Fan, leaf: Leaf) -> Change {
+    pub(crate) fn leave(
+        &self,
+        disk: &dyn Disk,
+        root: &Path,
+        ns: u16,
+        prefix: Prefix,
+        leaf: DirKind,
+    ) -> Change {
         let mut change = Change::default();
-        let Some(stripe) = self.stripe(fan) else {
+        let Some(stripe) = self.stripe(prefix) else {
             return change;
         };
         let mut s = lock(stripe);
-        let Some(high) = s.get_mut(&(ns, fan.high())) else {
+        let Some(high) = s.get_mut(&(ns, prefix.high())) else {
             return change;
         };
-        if high.drop_file(fan, leaf) > 0 {
+        if high.drop_file(prefix, leaf) > 0 {
             return change;
         }
-        let mut all_gone = gone(disk.remove_dir(&leaf_dir(root, fan, leaf)));
+        let mut all_gone = gone(disk.remove_dir(&leaf_dir(root, prefix, leaf)));
         if all_gone {
-            change.set(high.leaf_cost(fan, leaf), 0);
-            high.forget(fan, leaf);
+            change.set(high.leaf_cost(prefix, leaf), 0);
+            high.forget(prefix, leaf);
             if high.leaves.is_empty() {
-                all_gone = gone(disk.remove_dir(&high_dir(root, fan.high())));
+                all_gone = gone(disk.remove_dir(&high_dir(root, prefix.high())));
                 if all_gone {
                     change.set(high.cost, 0);
-                    s.remove(&(ns, fan.high()));
+                    s.remove(&(ns, prefix.high()));
                     self.top_changed(disk, root, ns, &mut change);
                 }
             }
         }
         if !all_gone {
-            lock(&self.emptied).insert((ns, fan.high()));
+            lock(&self.emptied).insert((ns, prefix.high()));
         }
         change
     }
 
     /// What the directories above a leaf's blocks cost, in units of 512 bytes; 0 for what is not there.
-    pub(crate) fn costs(&self, ns: u16, fan: Fan, leaf: Leaf) -> DirCosts {
+    pub(crate) fn costs(&self, ns: u16, prefix: Prefix, leaf: DirKind) -> DirCosts {
         let (mut leaf_cost, mut high_cost) = (0, 0);
-        if let Some(stripe) = self.stripe(fan)
-            && let Some(high) = lock(stripe).get_mut(&(ns, fan.high()))
+        if let Some(stripe) = self.stripe(prefix)
+            && let Some(high) = lock(stripe).get_mut(&(ns, prefix.high()))
         {
             high_cost = units(high.cost);
-            if let Ok(at) = high.position(fan, leaf) {
+            if let Ok(at) = high.position(prefix, leaf) {
                 leaf_cost = high.leaves.get(at).map_or(0, |l| l.cost);
             }
         }
@@ -264,16 +280,22 @@ impl Dirs {
     }
 
     /// Makes a counted leaf's directories again after somebody else removed them; what they cost is known already.
-    pub(crate) fn remake(&self, disk: &dyn Disk, root: &Path, fan: Fan, leaf: Leaf) -> io::Result<()> {
-        let Some(stripe) = self.stripe(fan) else {
+    pub(crate) fn remake(
+        &self,
+        disk: &dyn Disk,
+        root: &Path,
+        prefix: Prefix,
+        leaf: DirKind,
+    ) -> io::Result<()> {
+        let Some(stripe) = self.stripe(prefix) else {
             return Ok(());
         };
         let _turn = lock(stripe);
-        let made = make_dir(disk, &leaf_dir(root, fan, leaf))?;
+        let made = make_dir(disk, &leaf_dir(root, prefix, leaf))?;
         let mut lost = lock(&self.lost);
         lost.all |= made > 1;
         if made > 0 {
-            lost.leaves.insert((fan, leaf));
+            lost.leaves.insert((prefix, leaf));
         }
         Ok(())
     }
@@ -290,7 +312,7 @@ impl Dirs {
                     .sum();
                 leaves
                     + s.values()
-                        .map(|h| h.named.capacity() * size_of::<Leaf>())
+                        .map(|h| h.named.capacity() * size_of::<DirKind>())
                         .sum::<usize>()
                     + s.capacity() * (size_of::<((u16, u32), High)>() + 1)
             })

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 
 use crate::{
     block::{Fingerprint, Key},
-    root::names::{Fan, Leaf},
+    root::names::{DirKind, Prefix},
 };
 
 /// A block that a member owned.
@@ -17,8 +17,8 @@ pub(crate) struct Owned {
     pub(crate) fp: Fingerprint,
     /// Index into the reader's list of namespaces.
     pub(crate) namespace: u16,
-    pub(crate) leaf: Leaf,
-    pub(crate) fan: Fan,
+    pub(crate) leaf: DirKind,
+    pub(crate) prefix: Prefix,
     pub(crate) trailer: bool,
     pub(crate) bad: bool,
     /// Units of 512 bytes.
@@ -132,8 +132,8 @@ mod tests {
         Owned {
             fp: Fingerprint(u128::from(n) << 64 | u128::from(n)),
             namespace: 0,
-            leaf: Leaf::Keyed,
-            fan: Fan(0),
+            leaf: DirKind::Keyed,
+            prefix: Prefix(0),
             trailer: true,
             bad: false,
             cost,

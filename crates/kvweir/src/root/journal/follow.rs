@@ -18,7 +18,7 @@ use crate::{
         Disk, DiskFile,
         disk::{OpenMode, read_all_at},
     },
-    root::names::{Fan, Leaf},
+    root::names::{DirKind, Prefix},
 };
 
 /// What a live member did to a block of the namespace that is followed.
@@ -26,8 +26,8 @@ use crate::{
 pub(crate) enum Step {
     Stored {
         fp: Fingerprint,
-        leaf: Leaf,
-        fan: Fan,
+        leaf: DirKind,
+        prefix: Prefix,
         trailer: bool,
         cost: u32,
     },
@@ -43,7 +43,7 @@ pub(crate) struct Follower {
     /// The directory of the namespace to follow.
     dir: String,
     file: Option<Open>,
-    shelves: HashMap<u16, (bool, Leaf), FixedState>,
+    classes: HashMap<u16, (bool, DirKind), FixedState>,
     /// Which reading from a snapshot on this is.
     reading: u32,
     /// Whether it was told that all is known.
@@ -84,7 +84,7 @@ impl Follower {
             member,
             dir: dir.to_owned(),
             file: None,
-            shelves: HashMap::default(),
+            classes: HashMap::default(),
             reading: 0,
             whole: false,
             gap: None,
@@ -150,7 +150,7 @@ impl Follower {
         ) {
             ended |= matches!(r, Record::End { .. });
             let reading = self.reading;
-            apply(&r, &self.dir, &mut self.shelves, &mut |step| each(reading, step));
+            apply(&r, &self.dir, &mut self.classes, &mut |step| each(reading, step));
             pos += len;
         }
         *at += pos as u64;
@@ -237,7 +237,7 @@ impl Follower {
     /// Goes on at the start of a file, if it is there and what it should be.
     fn open(&mut self, disk: &dyn Disk, root: &Path, snapshot: bool, generation: u32) -> io::Result<()> {
         self.file = None;
-        self.shelves.clear();
+        self.classes.clear();
         self.file = self.opened(disk, root, snapshot, generation)?;
         Ok(())
     }
@@ -295,28 +295,28 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 fn apply(
     record: &Record<'_>,
     dir: &str,
-    shelves: &mut HashMap<u16, (bool, Leaf), FixedState>,
+    classes: &mut HashMap<u16, (bool, DirKind), FixedState>,
     each: &mut dyn FnMut(Step),
 ) {
-    let ours = |shelves: &HashMap<u16, (bool, Leaf), FixedState>, at: &At| {
-        shelves.get(&at.shelf).filter(|s| s.0).map(|s| s.1)
+    let ours = |classes: &HashMap<u16, (bool, DirKind), FixedState>, at: &At| {
+        classes.get(&at.class).filter(|s| s.0).map(|s| s.1)
     };
     match record {
-        Record::Shelf { number, leaf, dir: d } => {
-            shelves.insert(*number, (*d == dir, *leaf));
+        Record::DirClass { number, leaf, dir: d } => {
+            classes.insert(*number, (*d == dir, *leaf));
         }
         Record::Stored(at, facts, _) if !facts.bad => {
-            if let Some(leaf) = ours(shelves, at) {
+            if let Some(leaf) = ours(classes, at) {
                 each(Step::Stored {
                     fp: at.fp,
                     leaf,
-                    fan: at.fan,
+                    prefix: at.prefix,
                     trailer: facts.trailer,
                     cost: facts.cost,
                 });
             }
         }
-        Record::Evict(at) if ours(shelves, at).is_some() => each(Step::Removed(at.fp)),
+        Record::Evict(at) if ours(classes, at).is_some() => each(Step::Removed(at.fp)),
         _ => {}
     }
 }

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     block::Key,
     io::Disk,
-    root::names::Shelf,
-    root::names::{Fan, Leaf},
+    root::names::DirClass,
+    root::names::{DirKind, Prefix},
 };
 
 /// Folds the generations before `rotation` into one state, to be written as its snapshot.
@@ -44,9 +44,9 @@ impl Merged {
             keys += o.key.as_ref().map_or(0, |k| k.as_bytes().len());
         }
         let dirs = s.leaves.iter().count() + s.highs.len() + s.tops.len();
-        let shelves: HashSet<(u16, Leaf)> = s.leaves.rows().map(|(ns, _, leaf, _)| (ns, leaf)).collect();
+        let classes: HashSet<(u16, DirKind)> = s.leaves.rows().map(|(ns, _, leaf, _)| (ns, leaf)).collect();
         let names: usize = s.namespaces.iter().map(String::len).max().unwrap_or(0) + FRAME_BYTES + 8;
-        let fixed = SNAPSHOT_BASE as usize + (shelves.len() + s.namespaces.len()) * names;
+        let fixed = SNAPSHOT_BASE as usize + (classes.len() + s.namespaces.len()) * names;
         (fixed + blocks * (FRAME_BYTES + 48) + keys + dirs * (FRAME_BYTES + 12)) as u64
     }
 
@@ -61,7 +61,7 @@ impl Merged {
         let blocks = std::mem::take(&mut s.blocks).into_order();
         let mut alone = s.leaves.clone();
         for o in &blocks {
-            let place = (o.namespace, o.fan, o.leaf);
+            let place = (o.namespace, o.prefix, o.leaf);
             alone.set(place, 0);
             let facts = Facts {
                 trailer: o.trailer,
@@ -70,28 +70,33 @@ impl Merged {
                 written_at: o.written_at,
                 dirs: [
                     s.leaves.get(place),
-                    s.highs.get(&(o.namespace, o.fan.high())).copied().unwrap_or(0),
+                    s.highs.get(&(o.namespace, o.prefix.high())).copied().unwrap_or(0),
                     s.tops.get(&o.namespace).copied().unwrap_or(0),
                 ],
             };
-            let shelf = Shelf {
+            let class = DirClass {
                 namespace: of(o.namespace)?,
                 leaf: o.leaf,
             };
-            out.stored(o.fp, (shelf, o.fan), facts, o.key.as_deref().map(Key::as_bytes))?;
+            out.stored(
+                o.fp,
+                (class, o.prefix),
+                facts,
+                o.key.as_deref().map(Key::as_bytes),
+            )?;
         }
-        let mut dir = |ns: u16, leaf: Leaf, level: u16, fan: Fan, cost: u32| -> io::Result<()> {
+        let mut dir = |ns: u16, leaf: DirKind, level: u16, prefix: Prefix, cost: u32| -> io::Result<()> {
             let namespace = of(ns)?;
-            out.dir(Shelf { namespace, leaf }, level, fan, cost)
+            out.dir(DirClass { namespace, leaf }, level, prefix, cost)
         };
-        for ((ns, fan, leaf), cost) in alone.iter() {
-            dir(ns, leaf, 2, fan, cost)?;
+        for ((ns, prefix, leaf), cost) in alone.iter() {
+            dir(ns, leaf, 2, prefix, cost)?;
         }
         for (&(ns, high), &cost) in &s.highs {
-            dir(ns, Leaf::Keyed, 1, Fan(high << 8), cost)?;
+            dir(ns, DirKind::Keyed, 1, Prefix(high << 8), cost)?;
         }
         for (&ns, &cost) in &s.tops {
-            dir(ns, Leaf::Keyed, 0, Fan(0), cost)?;
+            dir(ns, DirKind::Keyed, 0, Prefix(0), cost)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::{
     io::{DiskFile, disk::write_all_at, round_up, tree::most_allocated},
     root::{
         journal::older::Older,
-        names::{Fan, Shelf},
+        names::{DirClass, Prefix},
     },
 };
 
@@ -36,17 +36,17 @@ pub(super) struct Out {
     /// The other files that a replay would read: the snapshot, and journals that no snapshot has taken in yet. Also
     /// what could not be removed.
     pub(super) older: Vec<Older>,
-    pub(super) shelves: HashMap<Shelf, u16, FixedState>,
+    pub(super) classes: HashMap<DirClass, u16, FixedState>,
     /// Those of them whose definition is in `buf` and not in the file.
-    pub(super) fresh: Vec<Shelf>,
+    pub(super) fresh: Vec<DirClass>,
     /// An append failed, and what it left behind `len` could not be cut off: nothing is written before that is.
     pub(super) torn: bool,
     /// Up to where bytes may lie that a failed append left and that could not be cut off.
     behind: u64,
     /// What was begun and has not ended: said again at the start of each generation.
-    pub(super) open: HashSet<(Fingerprint, Shelf, Fan), FixedState>,
+    pub(super) open: HashSet<(Fingerprint, DirClass, Prefix), FixedState>,
     /// Removals that are not written yet: they go before any other record.
-    pub(super) owed: Vec<(Fingerprint, (Shelf, Fan), DirCosts)>,
+    pub(super) owed: Vec<(Fingerprint, (DirClass, Prefix), DirCosts)>,
     /// Names of namespaces by number.
     pub(super) names: Vec<String>,
     pub(super) buf: Vec<u8>,
@@ -61,7 +61,7 @@ impl Out {
             len,
             extra: 0,
             older: Vec::new(),
-            shelves: HashMap::default(),
+            classes: HashMap::default(),
             fresh: Vec::new(),
             torn: false,
             behind: 0,
@@ -78,14 +78,14 @@ impl Out {
         self.header = header;
         self.len = len;
         self.extra = 0;
-        self.shelves.clear();
+        self.classes.clear();
         self.fresh.clear();
         self.torn = false;
         self.behind = 0;
     }
 
     /// Writes what is in `buf`. Where that fails nothing of it counts: the file is cut to what it held before, or is
-    /// torn, and shelves that were defined in it are not.
+    /// torn, and classes that were defined in it are not.
     pub(super) fn write(&mut self) -> io::Result<()> {
         let done = write_all_at(&*self.file, &self.buf, self.len);
         match &done {
@@ -106,8 +106,8 @@ impl Out {
 
     /// Forgets what is in `buf`.
     pub(super) fn take_back(&mut self) {
-        for shelf in self.fresh.drain(..) {
-            self.shelves.remove(&shelf);
+        for class in self.fresh.drain(..) {
+            self.classes.remove(&class);
         }
         self.buf.clear();
     }
@@ -165,24 +165,24 @@ impl Out {
         current + self.older.iter().map(older).sum::<u64>()
     }
 
-    /// The number of a shelf in this file, defining it first where it is new.
-    pub(super) fn shelf(&mut self, shelf: Shelf) -> (u16, bool) {
-        if let Some(&n) = self.shelves.get(&shelf) {
+    /// The number of a class in this file, defining it first where it is new.
+    pub(super) fn class(&mut self, class: DirClass) -> (u16, bool) {
+        if let Some(&n) = self.classes.get(&class) {
             return (n, false);
         }
-        let n = u16::try_from(self.shelves.len()).unwrap_or(u16::MAX);
+        let n = u16::try_from(self.classes.len()).unwrap_or(u16::MAX);
         let dir = self
             .names
-            .get(usize::from(shelf.namespace))
+            .get(usize::from(class.namespace))
             .cloned()
             .unwrap_or_default();
-        self.put(&Record::Shelf {
+        self.put(&Record::DirClass {
             number: n,
-            leaf: shelf.leaf,
+            leaf: class.leaf,
             dir: &dir,
         });
-        self.shelves.insert(shelf, n);
-        self.fresh.push(shelf);
+        self.classes.insert(class, n);
+        self.fresh.push(class);
         (n, true)
     }
 
@@ -288,8 +288,8 @@ mod tests {
             let mut out = Out::new(file, header, HEADER_BYTES as u64, Vec::new());
             let at = At {
                 fp: Fingerprint(1),
-                shelf: 0,
-                fan: Fan(0),
+                class: 0,
+                prefix: Prefix(0),
             };
             for _ in 0..3 {
                 out.put(&Record::Touch(&vec![9; long / 8 * 8]));

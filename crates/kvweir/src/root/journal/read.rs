@@ -99,7 +99,7 @@ pub(super) fn load(
             // it died while making this one: its records are in the one before
             break;
         }
-        state.shelves.clear();
+        state.classes.clear();
         let (header, len, _) =
             state
                 .file(&mut bytes, member, generation, false)

@@ -12,13 +12,13 @@
 //!
 //! | kind | name | fields |
 //! |---|---|---|
-//! | 1 | shelf | number u16, leaf u16 (0 `_g`, 1 `_k`, 2 `_x`), group u32, name of the namespace's directory |
-//! | 2 | begin | fingerprint u128, shelf u16, 0 u16, fan u32 |
+//! | 1 | class | number u16, leaf u16 (0 `_g`, 1 `_k`, 2 `_x`), group u32, name of the namespace's directory |
+//! | 2 | begin | fingerprint u128, class u16, 0 u16, prefix u32 |
 //! | 3 | stored | as begin, then flags, cost, time written (Unix seconds), then as gone: u32 each; key, where kept |
 //! | 4 | evict | as begin |
 //! | 5 | gone | as begin, then the costs of leaf, first-level and namespace directory, u32 each; 0: it went too |
 //! | 6 | touch | hashes u64 of blocks used, least recent first |
-//! | 7 | directory | shelf u16, level u16 (0 namespace, 1 first, 2 leaf), fan u32, cost u32 |
+//! | 7 | directory | class u16, level u16 (0 namespace, 1 first, 2 leaf), prefix u32, cost u32 |
 //! | 8 | end | number of records before it u64; closes a snapshot |
 //!
 //! Costs are in units of 512 bytes. Flags: 1 has a trailer, 2 is of the wrong size.
@@ -30,18 +30,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::fields::Reader;
 use crate::{
     block::Fingerprint,
-    root::names::{Fan, Leaf},
+    root::names::{DirKind, Prefix},
 };
 
 /// Bytes of a frame without its payload.
 pub(crate) const FRAME_BYTES: usize = 8;
 
-/// Where a block's file lies, as a file's own shelf numbers tell it.
+/// Where a block's file lies, as a file's own class numbers tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) fp: Fingerprint,
-    pub(crate) shelf: u16,
-    pub(crate) fan: Fan,
+    pub(crate) class: u16,
+    pub(crate) prefix: Prefix,
 }
 
 /// Costs, in units of 512 bytes, of the directories above a block: leaf, first level, namespace.
@@ -61,8 +61,12 @@ pub(crate) struct Facts {
 /// One step of a block's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
-    /// From here on `number` stands for this shelf of the namespace in directory `dir`.
-    Shelf { number: u16, leaf: Leaf, dir: &'a str },
+    /// From here on `number` stands for this class of the namespace in directory `dir`.
+    DirClass {
+        number: u16,
+        leaf: DirKind,
+        dir: &'a str,
+    },
     /// A block is about to be written; written before its directories are made.
     Begin(At),
     /// It is published; written after.
@@ -75,9 +79,9 @@ pub(crate) enum Record<'a> {
     Touch(&'a [u8]),
     /// A directory without blocks that is still there.
     Dir {
-        shelf: u16,
+        class: u16,
         level: u16,
-        fan: Fan,
+        prefix: Prefix,
         cost: u32,
     },
     /// The snapshot is whole.
@@ -87,7 +91,7 @@ pub(crate) enum Record<'a> {
 impl Record<'_> {
     fn kind(&self) -> u8 {
         match self {
-            Self::Shelf { .. } => 1,
+            Self::DirClass { .. } => 1,
             Self::Begin(_) => 2,
             Self::Stored(..) => 3,
             Self::Evict(_) => 4,
@@ -104,15 +108,15 @@ impl Record<'_> {
         out.extend([0, 0, self.kind(), 0, 0, 0, 0, 0]);
         let put_at = |out: &mut Vec<u8>, at: &At| {
             out.extend(at.fp.0.to_le_bytes());
-            out.extend(u32::from(at.shelf).to_le_bytes());
-            out.extend(at.fan.0.to_le_bytes());
+            out.extend(u32::from(at.class).to_le_bytes());
+            out.extend(at.prefix.0.to_le_bytes());
         };
         match self {
-            Self::Shelf { number, leaf, dir } => {
+            Self::DirClass { number, leaf, dir } => {
                 let (kind, group) = match leaf {
-                    Leaf::Group(g) => (0u16, *g),
-                    Leaf::Keyed => (1, 0),
-                    Leaf::Extent => (2, 0),
+                    DirKind::Group(g) => (0u16, *g),
+                    DirKind::Keyed => (1, 0),
+                    DirKind::Extent => (2, 0),
                 };
                 out.extend(number.to_le_bytes());
                 out.extend(kind.to_le_bytes());
@@ -135,14 +139,14 @@ impl Record<'_> {
             }
             Self::Touch(hashes) => out.extend(*hashes),
             Self::Dir {
-                shelf,
+                class,
                 level,
-                fan,
+                prefix,
                 cost,
             } => {
-                out.extend(shelf.to_le_bytes());
+                out.extend(class.to_le_bytes());
                 out.extend(level.to_le_bytes());
-                out.extend(fan.0.to_le_bytes());
+                out.extend(prefix.0.to_le_bytes());
                 out.extend(cost.to_le_bytes());
             }
             Self::End { records } => out.extend(records.to_le_bytes()),
@@ -194,17 +198,17 @@ fn read(kind: u8, payload: &[u8]) -> Option<Record<'_>> {
     let mut r = Reader(payload);
     let at = |r: &mut Reader<'_>| -> Option<At> {
         let fp = Fingerprint(u128::from_le_bytes(r.take()?));
-        let shelf = u16::try_from(r.u32()?).ok()?;
-        let fan = Fan(r.u32()?);
-        Some(At { fp, shelf, fan })
+        let class = u16::try_from(r.u32()?).ok()?;
+        let prefix = Prefix(r.u32()?);
+        Some(At { fp, class, prefix })
     };
     let record = match kind {
         1 => {
             let (number, kind, group) = (r.u16()?, r.u16()?, r.u32()?);
             let leaf = match kind {
-                0 => Leaf::Group(group),
-                1 => Leaf::Keyed,
-                2 => Leaf::Extent,
+                0 => DirKind::Group(group),
+                1 => DirKind::Keyed,
+                2 => DirKind::Extent,
                 _ => return None,
             };
             let dir = std::str::from_utf8(r.rest()).ok()?;
@@ -212,7 +216,7 @@ fn read(kind: u8, payload: &[u8]) -> Option<Record<'_>> {
             if dir.is_empty() || dir.contains('/') || dir.starts_with('.') || dir.contains('\0') {
                 return None;
             }
-            Record::Shelf { number, leaf, dir }
+            Record::DirClass { number, leaf, dir }
         }
         2 => Record::Begin(at(&mut r)?),
         3 => {
@@ -238,9 +242,9 @@ fn read(kind: u8, payload: &[u8]) -> Option<Record<'_>> {
             Record::Touch(hashes)
         }
         7 => Record::Dir {
-            shelf: r.u16()?,
+            class: r.u16()?,
             level: r.u16()?,
-            fan: Fan(r.u32()?),
+            prefix: Prefix(r.u32()?),
             cost: r.u32()?,
         },
         8 => Record::End { records: r.u64()? },
@@ -266,16 +270,16 @@ mod tests {
     fn at(n: u32) -> At {
         At {
             fp: Fingerprint(u128::from(n) << 70 | 5),
-            shelf: 3,
-            fan: Fan(n),
+            class: 3,
+            prefix: Prefix(n),
         }
     }
 
     fn samples() -> Vec<Record<'static>> {
         vec![
-            Record::Shelf {
+            Record::DirClass {
                 number: 3,
-                leaf: Leaf::Group(7),
+                leaf: DirKind::Group(7),
                 dir: "m_0123456789ab_r0",
             },
             Record::Begin(at(1)),
@@ -294,9 +298,9 @@ mod tests {
             Record::Gone(at(1), [0, 8, 16]),
             Record::Touch(&[1, 2, 3, 4, 5, 6, 7, 8]),
             Record::Dir {
-                shelf: 3,
+                class: 3,
                 level: 2,
-                fan: Fan(9),
+                prefix: Prefix(9),
                 cost: 8,
             },
             Record::End { records: 7 },
@@ -340,11 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn no_shelf_leads_out_of_the_root() {
+    fn no_class_leads_out_of_the_root() {
         for dir in ["", "..", "a/b", "/etc", ".hidden", "a\0b"] {
             let mut bytes = Vec::new();
-            let leaf = Leaf::Keyed;
-            Record::Shelf { number: 0, leaf, dir }.encode(1, 0, &mut bytes);
+            let leaf = DirKind::Keyed;
+            Record::DirClass { number: 0, leaf, dir }.encode(1, 0, &mut bytes);
             assert_eq!(decode(1, 0, &bytes), Frame::Damaged, "{dir:?}");
         }
     }

@@ -80,22 +80,22 @@ impl FoldState {
         } else {
             out.blocks.reserve(blocks.len());
             for o in blocks {
-                match out.doubt.get_mut(&(o.namespace, o.fan, o.leaf)) {
+                match out.doubt.get_mut(&(o.namespace, o.prefix, o.leaf)) {
                     Some(d) => d.push(o),
                     None => out.blocks.push(o),
                 }
             }
         }
         // what was begun there and never told is known by its fingerprint alone
-        for (fp, (namespace, fan, leaf)) in self.open {
-            if let Some(d) = out.doubt.get_mut(&(namespace, fan, leaf))
+        for (fp, (namespace, prefix, leaf)) in self.open {
+            if let Some(d) = out.doubt.get_mut(&(namespace, prefix, leaf))
                 && d.iter().all(|o| o.fp != fp)
             {
                 d.push(Owned {
                     fp,
                     namespace,
                     leaf,
-                    fan,
+                    prefix,
                     trailer: true,
                     bad: false,
                     cost: 0,

@@ -87,9 +87,9 @@ impl Journal {
         self.at_limit.store(false, Ordering::Relaxed);
         self.note(&out);
         let open: Vec<_> = out.open.iter().copied().collect();
-        for (fp, shelf, fan) in open {
-            let (shelf, _) = out.shelf(shelf);
-            out.put(&Record::Begin(At { fp, shelf, fan }));
+        for (fp, class, prefix) in open {
+            let (class, _) = out.class(class);
+            out.put(&Record::Begin(At { fp, class, prefix }));
         }
         self.flush(accounts, &mut out)?;
         Ok(before)
@@ -154,7 +154,7 @@ impl Journal {
     }
 
     /// Gives the journal up: its files are removed, so that the next owner walks. Returns the bytes freed.
-    pub(crate) fn lose(&self) -> u64 {
+    pub(crate) fn abandon(&self) -> u64 {
         let mut out = lock(&self.out);
         self.lost.store(true, Ordering::Relaxed);
         let current = self.current(&out);

@@ -9,7 +9,7 @@ use super::{
     rotate::Rotation,
     write::Journal,
 };
-use crate::{block::Fingerprint, io::disk::OpenMode, root::names::Fan, root::names::Shelf};
+use crate::{block::Fingerprint, io::disk::OpenMode, root::names::DirClass, root::names::Prefix};
 
 /// Bytes of a snapshot written at once.
 const WRITE_BYTES: usize = 256 << 10;
@@ -40,24 +40,26 @@ impl Snapshot {
     pub(crate) fn stored(
         &mut self,
         fp: Fingerprint,
-        (shelf, fan): (Shelf, Fan),
+        (class, prefix): (DirClass, Prefix),
         facts: Facts,
         key: Option<&[u8]>,
     ) -> io::Result<()> {
-        self.put(shelf, |shelf| Record::Stored(At { fp, shelf, fan }, facts, key))
+        self.put(class, |class| {
+            Record::Stored(At { fp, class, prefix }, facts, key)
+        })
     }
 
-    pub(crate) fn dir(&mut self, shelf: Shelf, level: u16, fan: Fan, cost: u32) -> io::Result<()> {
-        self.put(shelf, |shelf| Record::Dir {
-            shelf,
+    pub(crate) fn dir(&mut self, class: DirClass, level: u16, prefix: Prefix, cost: u32) -> io::Result<()> {
+        self.put(class, |class| Record::Dir {
+            class,
             level,
-            fan,
+            prefix,
             cost,
         })
     }
 
-    fn put<'a>(&mut self, shelf: Shelf, record: impl FnOnce(u16) -> Record<'a>) -> io::Result<()> {
-        let (n, new) = self.out.shelf(shelf);
+    fn put<'a>(&mut self, class: DirClass, record: impl FnOnce(u16) -> Record<'a>) -> io::Result<()> {
+        let (n, new) = self.out.class(class);
         self.out.put(&record(n));
         self.records += 1 + u64::from(new);
         if self.out.len + self.out.buf.len() as u64 + 64 > self.limit {

@@ -15,7 +15,7 @@ use crate::{
     block::{Fingerprint, Key},
     root::{
         leaves::{LeafAt, Leaves},
-        names::Leaf,
+        names::DirKind,
     },
 };
 
@@ -27,8 +27,8 @@ const A_BLOCK: usize = 120;
 #[derive(Debug, Default)]
 pub(super) struct FoldState {
     pub(super) namespaces: Vec<String>,
-    /// A file's own numbers of shelves.
-    pub(super) shelves: HashMap<u16, (u16, Leaf), FixedState>,
+    /// A file's own numbers of classes.
+    pub(super) classes: HashMap<u16, (u16, DirKind), FixedState>,
     pub(super) blocks: Blocks,
     pub(super) open: HashSet<(Fingerprint, LeafAt), FixedState>,
     pub(super) leaves: Leaves,
@@ -80,8 +80,8 @@ impl FoldState {
     }
 
     fn place(&self, at: &At) -> Option<LeafAt> {
-        let &(ns, leaf) = self.shelves.get(&at.shelf)?;
-        Some((ns, at.fan, leaf))
+        let &(ns, leaf) = self.classes.get(&at.class)?;
+        Some((ns, at.prefix, leaf))
     }
 
     /// What was begun has ended.
@@ -93,7 +93,7 @@ impl FoldState {
 
     fn apply(&mut self, record: &Record<'_>) -> Option<()> {
         match *record {
-            Record::Shelf { number, leaf, dir } => {
+            Record::DirClass { number, leaf, dir } => {
                 let ns = match self.namespaces.iter().position(|n| n == dir) {
                     Some(n) => n,
                     None => {
@@ -101,7 +101,7 @@ impl FoldState {
                         self.namespaces.len() - 1
                     }
                 };
-                self.shelves.insert(number, (u16::try_from(ns).ok()?, leaf));
+                self.classes.insert(number, (u16::try_from(ns).ok()?, leaf));
             }
             Record::Begin(at) | Record::Evict(at) => {
                 let place = self.place(&at)?;
@@ -110,16 +110,16 @@ impl FoldState {
             Record::Stored(at, facts, key) => {
                 let place = self.place(&at)?;
                 self.ended(at.fp, place);
-                let (ns, fan, leaf) = place;
+                let (ns, prefix, leaf) = place;
                 let [leaf_cost, high, top] = facts.dirs;
                 self.leaves.set(place, leaf_cost);
-                self.highs.insert((ns, fan.high()), high);
+                self.highs.insert((ns, prefix.high()), high);
                 self.tops.insert(ns, top);
                 self.blocks.stored(Owned {
                     fp: at.fp,
                     namespace: ns,
                     leaf,
-                    fan,
+                    prefix,
                     trailer: facts.trailer,
                     bad: facts.bad,
                     cost: facts.cost,
@@ -143,17 +143,17 @@ impl FoldState {
             }
             Record::Touch(hashes) => self.blocks.touched(hashes)?,
             Record::Dir {
-                shelf,
+                class,
                 level,
-                fan,
+                prefix,
                 cost,
             } => {
-                let &(ns, leaf) = self.shelves.get(&shelf)?;
+                let &(ns, leaf) = self.classes.get(&class)?;
                 match level {
                     0 => drop(self.tops.insert(ns, cost)),
-                    1 if cost == 0 => drop(self.highs.remove(&(ns, fan.high()))),
-                    1 => drop(self.highs.insert((ns, fan.high()), cost)),
-                    _ => self.leaves.set((ns, fan, leaf), cost),
+                    1 if cost == 0 => drop(self.highs.remove(&(ns, prefix.high()))),
+                    1 => drop(self.highs.insert((ns, prefix.high()), cost)),
+                    _ => self.leaves.set((ns, prefix, leaf), cost),
                 }
             }
             Record::End { .. } => {}

@@ -21,7 +21,7 @@ use crate::{
     },
     root::{
         accounts::Accounts,
-        names::{Fan, Shelf},
+        names::{DirClass, Prefix},
     },
     sync::{
         Mutex,
@@ -95,7 +95,7 @@ impl Journal {
             write_all_at(&*file, &header.encode(), 0)?;
             len = HEADER_BYTES as u64;
         }
-        // shelves are defined anew in this life: a later definition of a number replaces an earlier one
+        // classes are defined anew in this life: a later definition of a number replaces an earlier one
         let mut out = Out::new(file, header, len, names);
         out.extra = bytes.saturating_sub(round_up(len, fs_block));
         out.older = older;
@@ -150,7 +150,7 @@ impl Journal {
 
     /// Counts what its files take by now. A file system takes blocks of its own tree, or some beyond the end of a file,
     /// when it likes. The keeper's: nobody else gives a file up or begins one.
-    pub(crate) fn look_again(&self, accounts: &dyn Accounts) {
+    pub(crate) fn remeasure(&self, accounts: &dyn Accounts) {
         let mut older = lock(&self.out).older.clone();
         for o in &mut older {
             if let Ok(stat) = self.disk.stat(&o.path) {
@@ -207,7 +207,12 @@ impl Journal {
     }
 
     /// A block is about to be written.
-    pub(crate) fn begin(&self, accounts: &dyn Accounts, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
+    pub(crate) fn begin(
+        &self,
+        accounts: &dyn Accounts,
+        fp: Fingerprint,
+        at: (DirClass, Prefix),
+    ) -> io::Result<()> {
         self.append(accounts, fp, at, true, Record::Begin)
     }
 
@@ -216,7 +221,7 @@ impl Journal {
         &self,
         accounts: &dyn Accounts,
         fp: Fingerprint,
-        at: (Shelf, Fan),
+        at: (DirClass, Prefix),
         facts: Facts,
         key: Option<&[u8]>,
     ) -> io::Result<()> {
@@ -227,14 +232,14 @@ impl Journal {
     pub(crate) fn stored_all<'a>(
         &self,
         accounts: &dyn Accounts,
-        blocks: impl IntoIterator<Item = (Fingerprint, (Shelf, Fan), Facts, Option<&'a [u8]>)>,
+        blocks: impl IntoIterator<Item = (Fingerprint, (DirClass, Prefix), Facts, Option<&'a [u8]>)>,
     ) -> io::Result<()> {
         let mut out = lock(&self.out);
         let mut ended = Vec::new();
-        for (fp, (shelf, fan), facts, key) in blocks {
-            let (n, _) = out.shelf(shelf);
-            out.put(&Record::Stored(At { fp, shelf: n, fan }, facts, key));
-            ended.push((fp, shelf, fan));
+        for (fp, (class, prefix), facts, key) in blocks {
+            let (n, _) = out.class(class);
+            out.put(&Record::Stored(At { fp, class: n, prefix }, facts, key));
+            ended.push((fp, class, prefix));
         }
         self.flush(accounts, &mut out)?;
         ended.iter().for_each(|e| {
@@ -243,15 +248,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Directories that are there without blocks: shelf, level, place, cost in units of 512 bytes.
-    pub(crate) fn dirs(&self, accounts: &dyn Accounts, dirs: &[(Shelf, u16, Fan, u32)]) -> io::Result<()> {
+    /// Directories that are there without blocks: class, level, place, cost in units of 512 bytes.
+    pub(crate) fn dirs(
+        &self,
+        accounts: &dyn Accounts,
+        dirs: &[(DirClass, u16, Prefix, u32)],
+    ) -> io::Result<()> {
         let mut out = lock(&self.out);
-        for &(shelf, level, fan, cost) in dirs {
-            let (shelf, _) = out.shelf(shelf);
+        for &(class, level, prefix, cost) in dirs {
+            let (class, _) = out.class(class);
             out.put(&Record::Dir {
-                shelf,
+                class,
                 level,
-                fan,
+                prefix,
                 cost,
             });
         }
@@ -259,18 +268,29 @@ impl Journal {
     }
 
     /// What is there of these blocks is not known: said in each generation until it is.
-    pub(crate) fn doubt(&self, blocks: impl Iterator<Item = (Fingerprint, Shelf, Fan)>) {
+    pub(crate) fn doubt(&self, blocks: impl Iterator<Item = (Fingerprint, DirClass, Prefix)>) {
         lock(&self.out).open.extend(blocks);
     }
 
     /// A block's file is about to be removed.
-    pub(crate) fn evict(&self, accounts: &dyn Accounts, fp: Fingerprint, at: (Shelf, Fan)) -> io::Result<()> {
+    pub(crate) fn evict(
+        &self,
+        accounts: &dyn Accounts,
+        fp: Fingerprint,
+        at: (DirClass, Prefix),
+    ) -> io::Result<()> {
         self.append(accounts, fp, at, true, Record::Evict)
     }
 
     /// Nothing of it is there any more. That goes into the file with the next record, or when the keeper comes: until
     /// then its removal is in doubt, and the next owner would look.
-    pub(crate) fn gone(&self, accounts: &dyn Accounts, fp: Fingerprint, at: (Shelf, Fan), dirs: DirCosts) {
+    pub(crate) fn gone(
+        &self,
+        accounts: &dyn Accounts,
+        fp: Fingerprint,
+        at: (DirClass, Prefix),
+        dirs: DirCosts,
+    ) {
         let mut out = lock(&self.out);
         out.owed.push((fp, at, dirs));
         if out.owed.len() >= MAX_OWED {
@@ -279,7 +299,7 @@ impl Journal {
     }
 
     /// Writes the removals that are not in the file yet.
-    pub(crate) fn pay_debts(&self, accounts: &dyn Accounts) {
+    pub(crate) fn flush_removals(&self, accounts: &dyn Accounts) {
         let mut out = lock(&self.out);
         if !out.owed.is_empty() {
             self.pay(accounts, &mut out);
@@ -288,14 +308,14 @@ impl Journal {
 
     fn pay(&self, accounts: &dyn Accounts, out: &mut Out) {
         let owed = std::mem::take(&mut out.owed);
-        for &(fp, (shelf, fan), dirs) in &owed {
-            let (n, _) = out.shelf(shelf);
-            out.put(&Record::Gone(At { fp, shelf: n, fan }, dirs));
+        for &(fp, (class, prefix), dirs) in &owed {
+            let (n, _) = out.class(class);
+            out.put(&Record::Gone(At { fp, class: n, prefix }, dirs));
         }
         match self.flush(accounts, out) {
             Ok(()) => {
-                for (fp, (shelf, fan), _) in owed {
-                    out.open.remove(&(fp, shelf, fan));
+                for (fp, (class, prefix), _) in owed {
+                    out.open.remove(&(fp, class, prefix));
                 }
             }
             Err(error) => {
@@ -319,7 +339,7 @@ impl Journal {
         &self,
         accounts: &dyn Accounts,
         fp: Fingerprint,
-        (shelf, fan): (Shelf, Fan),
+        (class, prefix): (DirClass, Prefix),
         opens: bool,
         record: impl FnOnce(At) -> Record<'a>,
     ) -> io::Result<()> {
@@ -327,13 +347,13 @@ impl Journal {
         if !out.owed.is_empty() {
             self.pay(accounts, &mut out);
         }
-        let (n, _) = out.shelf(shelf);
-        out.put(&record(At { fp, shelf: n, fan }));
+        let (n, _) = out.class(class);
+        out.put(&record(At { fp, class: n, prefix }));
         let done = self.flush(accounts, &mut out);
         if opens {
-            out.open.insert((fp, shelf, fan));
+            out.open.insert((fp, class, prefix));
         } else if done.is_ok() {
-            out.open.remove(&(fp, shelf, fan));
+            out.open.remove(&(fp, class, prefix));
         }
         done
     }

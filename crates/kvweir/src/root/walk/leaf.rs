@@ -10,7 +10,7 @@ use crate::{
     namespace::dir_seed,
     root::{
         dirs::Dirs,
-        names::{Fan, Leaf, Parsed, leaf_dir, name_fingerprint, parse_file, temp_member},
+        names::{DirKind, Parsed, Prefix, leaf_dir, name_fingerprint, parse_file, temp_member},
         trailer::{TRAILER_BYTES, decode},
         visitor::{BlockFile, Met},
     },
@@ -19,8 +19,8 @@ use crate::{
 /// The leaf directory that is walked.
 struct WalkedLeaf<'w> {
     namespace: u16,
-    fan: Fan,
-    leaf: Leaf,
+    prefix: Prefix,
+    leaf: DirKind,
     dir: &'w Path,
     /// The namespace's, for fingerprints.
     seed: u64,
@@ -35,12 +35,12 @@ impl Walk<'_> {
         &self,
         ns: u16,
         ns_dir: &Path,
-        (fan, leaf): (Fan, Leaf),
+        (prefix, leaf): (Prefix, DirKind),
         only: Option<&HashSet<Fingerprint>>,
         dirs: &Dirs,
         out: &mut Survey,
     ) -> Result<bool> {
-        let dir = leaf_dir(ns_dir, fan, leaf);
+        let dir = leaf_dir(ns_dir, prefix, leaf);
         let Some(stat) = self.look(&dir)? else {
             return Ok(false);
         };
@@ -58,7 +58,7 @@ impl Walk<'_> {
         let ns_name = ns_dir.file_name().unwrap_or_default().to_string_lossy();
         let at = WalkedLeaf {
             namespace: ns,
-            fan,
+            prefix,
             leaf,
             dir: &dir,
             seed: dir_seed(&ns_name),
@@ -72,7 +72,7 @@ impl Walk<'_> {
             return Ok(false);
         }
         out.dir_bytes += stat.allocated;
-        dirs.found_dir(ns, fan, Some(leaf), stat.allocated);
+        dirs.found_dir(ns, prefix, Some(leaf), stat.allocated);
         Ok(true)
     }
 
@@ -88,10 +88,10 @@ impl Walk<'_> {
         let path = at.dir.join(name);
         // what we write is ASCII: any other name is foreign
         let text = name.to_str().unwrap_or_default();
-        match parse_file(text, at.fan, at.leaf) {
+        match parse_file(text, at.prefix, at.leaf) {
             Parsed::Temp if kind == FileKind::File => self.temporary(&path, text, out)?,
             Parsed::Block(key) if kind == FileKind::File => {
-                let Some(fp) = name_fingerprint(text, at.fan, at.leaf, at.seed) else {
+                let Some(fp) = name_fingerprint(text, at.prefix, at.leaf, at.seed) else {
                     return Ok(false);
                 };
                 if at.only.is_some_and(|o| !o.contains(&fp)) {
@@ -106,13 +106,13 @@ impl Walk<'_> {
                         dir: at.dir,
                         name: text,
                         fp,
-                        fan: at.fan,
+                        prefix: at.prefix,
                         leaf: at.leaf,
                         key,
                         stat,
                     }));
                 } else {
-                    dirs.found_file(at.namespace, at.fan, at.leaf);
+                    dirs.found_file(at.namespace, at.prefix, at.leaf);
                     out.blocks.push(self.block(at, fp, key, &path, &stat));
                 }
                 return Ok(true);
@@ -159,19 +159,19 @@ impl Walk<'_> {
         let whole = self.block_len + TRAILER_BYTES as u64;
         let right = stat.len == self.block_len || stat.len == whole;
         let key = match key {
-            None if ours && self.want_keys && at.leaf == Leaf::Keyed => self.key_in_trailer(path),
+            None if ours && self.want_keys && at.leaf == DirKind::Keyed => self.key_in_trailer(path),
             k => k,
         };
         Found {
             fp,
             namespace: at.namespace,
             leaf: at.leaf,
-            fan: at.fan,
+            prefix: at.prefix,
             cost: stat.counted(self.fs_block),
             mtime_ns: stat.mtime_ns,
             trailer: stat.len == whole,
             id: None,
-            bad: ours && !right && at.leaf != Leaf::Extent,
+            bad: ours && !right && at.leaf != DirKind::Extent,
             key: key.filter(|_| ours && self.want_keys),
         }
     }

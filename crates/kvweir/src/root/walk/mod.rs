@@ -21,7 +21,7 @@ use std::{
 
 use super::{
     dirs::Dirs,
-    names::{Fan, Leaf, is_namespace, parse_high, parse_leaf},
+    names::{DirKind, Prefix, is_namespace, parse_high, parse_leaf},
     visitor::{Met, Watch},
 };
 use crate::{
@@ -44,8 +44,8 @@ use crate::{
 pub(crate) struct Found {
     pub(crate) fp: Fingerprint,
     pub(crate) namespace: u16,
-    pub(crate) leaf: Leaf,
-    pub(crate) fan: Fan,
+    pub(crate) leaf: DirKind,
+    pub(crate) prefix: Prefix,
     pub(crate) cost: u64,
     pub(crate) mtime_ns: i128,
     pub(crate) trailer: bool,
@@ -233,15 +233,15 @@ impl Walk<'_> {
                 .filter(|_| kind == FileKind::Dir)
             {
                 Some((low, leaf)) => {
-                    let at = (Fan(task.high << 8 | low), leaf);
+                    let at = (Prefix(task.high << 8 | low), leaf);
                     any |= self.walk_leaf(task.namespace, &task.ns_dir, at, None, dirs, out)?;
                 }
                 None => self.count_foreign(&path, out)?,
             }
         }
-        let fan = Fan(task.high << 8);
+        let prefix = Prefix(task.high << 8);
         if any {
-            dirs.found_dir(task.namespace, fan, None, cost);
+            dirs.found_dir(task.namespace, prefix, None, cost);
         } else if self.watch.is_none() && self.disk.remove_dir(&task.dir).is_ok() {
             // an emptied directory that a crash left behind
             out.dir_bytes -= cost;
