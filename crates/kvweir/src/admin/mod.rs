@@ -206,7 +206,7 @@ impl Admin {
 
     /// Walks the root and changes nothing.
     fn walk(&self, threads: usize, watch: &dyn Watch) -> Result<()> {
-        // numbers are given as names are met; none is 0, which would be our own
+        // numbers are given as names are met
         let names = Mutex::new(Vec::<String>::new());
         let number = |name: &str| {
             let mut names = lock(&names);
@@ -214,14 +214,13 @@ impl Admin {
             if at == names.len() {
                 names.push(name.to_owned());
             }
-            u16::try_from(at + 1).ok()
+            u16::try_from(at).ok()
         };
         let walk = Walk {
             disk: &*self.disk,
             root: &self.root,
-            // no namespace is our own
-            own: "",
-            block_len: 0,
+            // no namespace is served
+            own: &[],
             fs_block: 1,
             want_keys: false,
             threads,

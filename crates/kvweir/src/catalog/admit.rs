@@ -6,6 +6,7 @@ use super::{
     Catalog, Waiter,
     body::{Body, Rank},
     index::State,
+    space::SpaceId,
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -55,13 +56,19 @@ impl Catalog {
     }
 
     /// Makes a block that was begun a hit; returns who waits for it.
-    pub(crate) fn admit(&mut self, id: Id, body: Body, key: &Key, origin: Origin) -> Vec<Waiter> {
+    pub(crate) fn admit(
+        &mut self,
+        id: Id,
+        body: Body,
+        (space, key): (SpaceId, &Key),
+        origin: Origin,
+    ) -> Vec<Waiter> {
         self.index.set_body(id, body);
         self.index.set_state(id, State::Ready);
-        self.index.set_key(id, key);
+        self.index.set_key(id, space, key);
         self.stats.blocks += 1;
         self.rank(id, origin);
-        self.events.stored(key);
+        self.spaces.get_mut(space).events.stored(key);
         self.waiters.remove(&id).unwrap_or_default()
     }
 
@@ -78,22 +85,22 @@ impl Catalog {
     }
 
     /// Adds what was found to be there; it has no place among the others before [`rank`](Self::rank). `key` of a block
-    /// that is served here. `None` where its fingerprint is known, or no entry can be had.
+    /// that a space serves. `None` where its fingerprint is known, or no entry can be had.
     pub(crate) fn discover(
         &mut self,
         fp: Fingerprint,
         state: State,
         body: Body,
-        key: Option<&Key>,
+        key: Option<(SpaceId, &Key)>,
     ) -> Option<Id> {
         if self.index.find(fp).is_some() {
             return None;
         }
         let id = self.index.insert(fp, state, body)?;
-        if let Some(k) = key {
-            self.index.set_key(id, k);
+        if let Some((space, key)) = key {
+            self.index.set_key(id, space, key);
             if state == State::Ready {
-                self.events.stored(k);
+                self.spaces.get_mut(space).events.stored(key);
             }
         }
         self.stats.blocks += u64::from(state == State::Ready);
@@ -128,9 +135,7 @@ impl Catalog {
     /// Forgets another process's block.
     pub(crate) fn forget_peer(&mut self, id: Id) {
         if self.index.state(id) == State::Peer {
-            if let Some(k) = self.index.key(id) {
-                self.events.removed(k);
-            }
+            self.tell_removed(id);
             self.index.remove(id);
         }
     }
@@ -138,7 +143,7 @@ impl Catalog {
     /// The weight of an entry in its policy.
     pub(super) fn weight(&self, id: Id) -> u32 {
         match self.index.rank(id) {
-            Rank::Slot => 1,
+            Rank::Slot(_) => 1,
             Rank::Whole => u32::try_from((self.weigh)(&self.index.body(id))).unwrap_or(u32::MAX),
         }
     }

@@ -6,11 +6,14 @@
 pub(crate) struct Body {
     /// Twelve bytes.
     pub(crate) words: [u32; 3],
-    /// Which of the catalog's two policies ranks the entry.
+    /// Which of the catalog's policies ranks the entry.
     pub(crate) rank: Rank,
     /// A mark of the tier's.
     pub(crate) mark: bool,
 }
+
+/// Stores of slots that a catalog can tell apart.
+pub(crate) const MAX_SLOT_STORES: usize = 15;
 
 /// A policy of a catalog: entries of one kind are weighed against each other, and each kind by its own unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,6 +21,6 @@ pub(crate) enum Rank {
     /// Blocks with files, or objects, of their own: by weight.
     #[default]
     Whole,
-    /// Blocks in slots of one size: each of weight 1.
-    Slot,
+    /// Blocks in slots of one size, by the number of those slots' store: each of weight 1.
+    Slot(u8),
 }

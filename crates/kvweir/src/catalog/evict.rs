@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Catalog, View, body::Body, index::State};
+use super::{
+    Catalog, View,
+    body::{Body, Rank},
+    index::State,
+};
 use crate::{
     clock::Instant,
     evict::{Id, RequestTag, Residents},
@@ -32,13 +36,12 @@ impl Catalog {
                 out.push(id);
             }
         }
-        let [whole, _] = &mut self.policies;
         let view = View {
             index: &self.index,
             stuck: &self.stuck,
             now,
         };
-        if have < want && !whole.victims(want - have, &view, out) {
+        if have < want && !self.whole.victims(want - have, &view, out) {
             out.drain(from..).rev().for_each(|id| self.orphans.push_front(id));
             return false;
         }
@@ -50,19 +53,27 @@ impl Catalog {
         true
     }
 
-    /// Evicts blocks of `Rank::Slot`, `most` of them or, where not so many can go, fewer, each of `bytes` bytes; what
-    /// they told goes to `freed`.
-    pub(crate) fn evict_slots(&mut self, most: u64, bytes: u64, now: Instant, freed: &mut Vec<Body>) {
+    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer, each of `bytes` bytes;
+    /// what they told goes to `freed`.
+    pub(crate) fn evict_slots(
+        &mut self,
+        store: u8,
+        (most, bytes): (u64, u64),
+        now: Instant,
+        freed: &mut Vec<Body>,
+    ) {
+        let Some(policy) = self.slots.get_mut(usize::from(store)) else {
+            return;
+        };
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
-        let [_, slot] = &mut self.policies;
         let view = View {
             index: &self.index,
             stuck: &self.stuck,
             now,
         };
         let mut want = most;
-        while want > 0 && !slot.victims(want, &view, &mut ids) {
+        while want > 0 && !policy.victims(want, &view, &mut ids) {
             want /= 2;
         }
         for id in ids.drain(..) {
@@ -78,9 +89,9 @@ impl Catalog {
         self.drop_entry(id, reason, bytes)
     }
 
-    /// What entries told that were forgotten while they were pinned, and are not pinned any more.
-    pub(crate) fn take_released(&mut self) -> Vec<Body> {
-        std::mem::take(&mut self.released)
+    /// What entries of `rank` told that were forgotten while they were pinned, and are not pinned any more.
+    pub(crate) fn take_released(&mut self, rank: Rank) -> Vec<Body> {
+        self.released.extract_if(.., |b| b.rank == rank).collect()
     }
 
     /// Takes a resident entry out of its policy, to be removed.
@@ -96,9 +107,7 @@ impl Catalog {
         if let Some((reason, bytes)) = evicted {
             self.stats.evicted(reason, bytes);
         }
-        if let Some(k) = self.index.key(id) {
-            self.events.removed(k);
-        }
+        self.tell_removed(id);
         self.index.remove(id);
     }
 
@@ -113,8 +122,8 @@ impl Catalog {
 
     /// Puts an entry that was taken out of its policy back there.
     pub(crate) fn put_back(&mut self, id: Id, bad: bool) {
-        if bad && let Some(k) = self.index.key(id) {
-            self.events.removed(k);
+        if bad {
+            self.tell_removed(id);
         }
         self.leave_ready(id);
         self.stats.blocks += u64::from(!bad);
@@ -163,9 +172,7 @@ impl Catalog {
     fn drop_entry(&mut self, id: Id, reason: EvictReason, bytes: u64) -> Option<Body> {
         self.leave_ready(id);
         self.stats.evicted(reason, bytes);
-        if let Some(k) = self.index.key(id) {
-            self.events.removed(k);
-        }
+        self.tell_removed(id);
         let body = (self.index.pins(id) == 0).then(|| self.index.body(id));
         self.index.remove(id);
         body

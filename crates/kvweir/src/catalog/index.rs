@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use super::{
-    body::{Body, Rank},
+    body::{Body, MAX_SLOT_STORES, Rank},
+    space::SpaceId,
     table::Table,
 };
 use crate::{
@@ -57,7 +58,7 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Entry {
     fp: [u64; 2],
-    /// 1 bit mark, 1 bit rank, 6 bits state, 24 bits pins.
+    /// 1 bit mark, 4 bits rank, 3 bits state, 24 bits pins.
     meta: u32,
     /// What the tier keeps there.
     words: [u32; 3],
@@ -93,9 +94,12 @@ impl Entry {
 }
 
 const PINS: u32 = (1 << 24) - 1;
+const STATE_SHIFT: u32 = 24;
+const RANK_SHIFT: u32 = 27;
 const MARK: u32 = 1 << 31;
-const SLOT: u32 = 1 << 30;
-const FLAGS: u32 = MARK | SLOT;
+/// 0: [`Rank::Whole`]; else one more than the number of a store of slots.
+const RANK: u32 = (MAX_SLOT_STORES as u32) << RANK_SHIFT;
+const FLAGS: u32 = MARK | RANK;
 
 impl Entry {
     fn body(&self) -> Body {
@@ -107,15 +111,18 @@ impl Entry {
     }
 
     fn rank(&self) -> Rank {
-        match self.meta & SLOT {
+        match (self.meta & RANK) >> RANK_SHIFT {
             0 => Rank::Whole,
-            _ => Rank::Slot,
+            n => Rank::Slot((n - 1) as u8),
         }
     }
 
     fn set_body(&mut self, body: Body) {
         self.words = body.words;
-        let rank = if body.rank == Rank::Slot { SLOT } else { 0 };
+        let rank = match body.rank {
+            Rank::Whole => 0,
+            Rank::Slot(n) => (u32::from(n) + 1) << RANK_SHIFT & RANK,
+        };
         let mark = if body.mark { MARK } else { 0 };
         self.meta = self.meta & !FLAGS | rank | mark;
     }
@@ -128,7 +135,7 @@ pub(crate) struct Index {
     chunks: Vec<PageBuffer>,
     free: Vec<u32>,
     used: u32,
-    keys: Option<HashMap<u32, Key, FixedState>>,
+    keys: Option<HashMap<u32, (SpaceId, Key), FixedState>>,
 }
 
 impl Index {
@@ -248,7 +255,7 @@ impl Index {
         };
         let mut new = Entry {
             fp: split(fp),
-            meta: (state as u32) << 24,
+            meta: (state as u32) << STATE_SHIFT,
             words: [0; 3],
         };
         new.set_body(body);
@@ -288,7 +295,7 @@ impl Index {
     }
 
     pub(crate) fn state(&self, id: Id) -> State {
-        match self.entry(id).map_or(0, |e| (e.meta & !FLAGS) >> 24) {
+        match self.entry(id).map_or(0, |e| (e.meta & !FLAGS) >> STATE_SHIFT) {
             1 => State::Writing,
             2 => State::Ready,
             3 => State::Evicting,
@@ -302,7 +309,7 @@ impl Index {
 
     pub(crate) fn set_state(&mut self, id: Id, state: State) {
         self.update(id, |e| {
-            e.meta = (state as u32) << 24 | e.meta & (PINS | FLAGS);
+            e.meta = (state as u32) << STATE_SHIFT | e.meta & (PINS | FLAGS);
         });
     }
 
@@ -351,13 +358,14 @@ impl Index {
         last
     }
 
-    pub(crate) fn set_key(&mut self, id: Id, key: &Key) {
+    /// Notes the key of an entry, and the space that serves it.
+    pub(crate) fn set_key(&mut self, id: Id, space: SpaceId, key: &Key) {
         if let Some(keys) = &mut self.keys {
-            keys.insert(id, key.clone());
+            keys.insert(id, (space, key.clone()));
         }
     }
 
-    pub(crate) fn key(&self, id: Id) -> Option<&Key> {
+    pub(crate) fn key(&self, id: Id) -> Option<&(SpaceId, Key)> {
         self.keys.as_ref()?.get(&id)
     }
 
@@ -373,7 +381,7 @@ impl Index {
         let keys = self
             .keys
             .as_ref()
-            .map_or(0, |k| k.capacity() * (size_of::<(u32, Key)>() + 1));
+            .map_or(0, |k| k.capacity() * (size_of::<(u32, (SpaceId, Key))>() + 1));
         (tables + TABLES * size_of::<Table>() + arena + keys, keys)
     }
 }
@@ -409,7 +417,7 @@ mod tests {
             rank: if n.is_multiple_of(2) {
                 Rank::Whole
             } else {
-                Rank::Slot
+                Rank::Slot((n % 15) as u8)
             },
             mark: n.is_multiple_of(3),
         }
@@ -454,7 +462,7 @@ mod tests {
         assert!(ix.pin(id) && ix.pins(id) == 1 && ix.unpin(id));
         assert_eq!(
             (ix.body(id), ix.rank(id), ix.state(id)),
-            (body(3), Rank::Slot, State::Ready)
+            (body(3), Rank::Slot(3), State::Ready)
         );
         ix.remove(id);
         let next = ix.insert(fp(2), State::Ready, body(2)).unwrap();

@@ -7,6 +7,7 @@
 //! | `mod.rs` | [`Catalog`], and what can be asked of it |
 //! | `admit.rs` | a block becomes a hit: begun, joined, admitted or aborted; found; told by another process |
 //! | `evict.rs` | it stops being one: chosen, removed, put back, forgotten |
+//! | `space.rs` | what each space that shares the catalog has of its own |
 //! | `lease.rs` | pins of requests and jobs (I3) |
 //! | `recency.rs` | uses |
 //! | `body.rs` | the opaque part of an entry |
@@ -23,6 +24,7 @@ pub(crate) mod index;
 mod lease;
 pub(crate) mod pins;
 mod recency;
+pub(crate) mod space;
 mod table;
 
 use std::collections::{HashMap, VecDeque};
@@ -33,7 +35,7 @@ pub(crate) use self::admit::{Begin, Origin};
 use self::{
     body::{Body, Rank},
     index::{Index, State},
-    pins::Pins,
+    space::{SpaceId, SpaceState, Spaces},
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -47,30 +49,29 @@ use crate::{
 /// What is called with the outcome of a block that another job stores, by whoever waits for it.
 pub(crate) type Waiter = Box<dyn FnOnce(BlockOutcome) + Send>;
 
-/// The blocks of a tier.
+/// The blocks of one or more spaces.
 pub(crate) struct Catalog {
-    /// Numbers of the tier, counted as its state changes and by its workers.
+    /// Numbers of all spaces together: what is there, and what went.
     pub(crate) stats: TierStats,
     index: Index,
-    /// Who goes next, by [`Rank`].
-    policies: [Box<dyn Policy>; 2],
+    /// Who goes next of [`Rank::Whole`].
+    whole: Box<dyn Policy>,
+    /// Who goes next of each [`Rank::Slot`].
+    slots: Vec<Box<dyn Policy>>,
     /// The weight of an entry in its policy.
     weigh: fn(&Body) -> u64,
-    events: EventLog,
+    spaces: Spaces,
     waiters: HashMap<Id, Vec<Waiter>, FixedState>,
     /// Blocks that nobody here serves, oldest first: evicted before all others, under no policy.
     orphans: VecDeque<Id>,
     /// Hashes of blocks used since they were taken, in order; `None`: nobody wants them.
     uses: Option<Vec<u64>>,
-    pins: Pins,
     /// What could not be removed, until when it is left alone.
     stuck: HashMap<Id, Instant, FixedState>,
     /// The same in the order in which their times end.
     stuck_until: VecDeque<(Instant, Id)>,
     /// What entries told that were forgotten while they were pinned, and are not pinned any more.
     released: Vec<Body>,
-    /// Nothing is a hit any more, and nothing becomes one.
-    closed: bool,
     scratch: Vec<Id>,
 }
 
@@ -94,39 +95,56 @@ impl Residents for View<'_> {
 }
 
 impl Catalog {
-    /// An empty one; `policies` by [`Rank`], and what an entry weighs in its policy.
+    /// An empty one, with policies by [`Rank`] and what an entry weighs in its own; `first` and `others` are the events of
+    /// its spaces.
     pub(crate) fn new(
         index: Index,
-        policies: [Box<dyn Policy>; 2],
+        (whole, slots): (Box<dyn Policy>, Vec<Box<dyn Policy>>),
         weigh: fn(&Body) -> u64,
-        events: EventLog,
+        (first, others): (EventLog, Vec<EventLog>),
     ) -> Self {
         Self {
             stats: TierStats::default(),
             index,
-            policies,
+            whole,
+            slots,
             weigh,
-            events,
+            spaces: Spaces::new(first, others),
             waiters: HashMap::default(),
             orphans: VecDeque::new(),
             uses: None,
-            pins: Pins::default(),
             stuck: HashMap::default(),
             stuck_until: VecDeque::new(),
             released: Vec::new(),
-            closed: false,
             scratch: Vec::new(),
         }
     }
 
-    /// Whether it is closed.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
+    /// What a space has of its own.
+    #[inline]
+    pub(crate) fn space(&mut self, space: SpaceId) -> &mut SpaceState {
+        self.spaces.get_mut(space)
     }
 
-    /// Closes it: lookups miss from now on, and jobs are refused.
-    pub(crate) fn close(&mut self) {
-        self.closed = true;
+    /// Numbers of a space's traffic.
+    pub(crate) fn traffic(&self, space: SpaceId) -> &TierStats {
+        &self.spaces.get(space).stats
+    }
+
+    /// Whether a space is closed.
+    #[inline]
+    pub(crate) fn is_closed(&self, space: SpaceId) -> bool {
+        self.spaces.get(space).closed
+    }
+
+    /// Closes a space: lookups miss from now on, and jobs are refused.
+    pub(crate) fn close(&mut self, space: SpaceId) {
+        self.spaces.get_mut(space).closed = true;
+    }
+
+    /// Closes all spaces.
+    pub(crate) fn close_all(&mut self) {
+        self.spaces.iter_mut().for_each(|s| s.closed = true);
     }
 
     /// The entry of `fp`, whatever its state.
@@ -183,46 +201,49 @@ impl Catalog {
 
     /// The key of an entry, where keys are kept.
     pub(crate) fn key(&self, id: Id) -> Option<&Key> {
-        self.index.key(id)
+        Some(&self.index.key(id)?.1)
+    }
+
+    /// Tells the space of a block, where keys are kept, that it can be loaded no more.
+    fn tell_removed(&mut self, id: Id) {
+        if let Some((space, key)) = self.index.key(id) {
+            self.spaces.get_mut(*space).events.removed(key);
+        }
     }
 
     /// Whether there are no blocks of `rank` that may go.
     pub(crate) fn is_empty(&self, rank: Rank) -> bool {
-        self.policy(rank).is_empty() && (rank == Rank::Slot || self.orphans.is_empty())
+        self.policy(rank).is_empty() && (rank != Rank::Whole || self.orphans.is_empty())
     }
 
     /// The [`Rank::Whole`] entry that goes next, without looking at pins.
     pub(crate) fn oldest(&self) -> Option<Id> {
-        self.orphans
-            .front()
-            .copied()
-            .or_else(|| self.policy(Rank::Whole).oldest())
+        self.orphans.front().copied().or_else(|| self.whole.oldest())
     }
 
-    /// Takes the events since the last call.
-    pub(crate) fn take_events(&mut self, events: &mut Vec<Event>) {
-        self.events.take(events);
+    /// Takes the events of a space since the last call.
+    pub(crate) fn take_events(&mut self, space: SpaceId, events: &mut Vec<Event>) {
+        self.spaces.get_mut(space).events.take(events);
     }
 
     /// Heap bytes of index, policies, and those of the index that hold full keys.
     pub(crate) fn memory_bytes(&self) -> (usize, usize, usize) {
         let (index, keys) = self.index.memory_bytes();
-        (index, self.policies.iter().map(|p| p.memory_bytes()).sum(), keys)
+        let slots: usize = self.slots.iter().map(|p| p.memory_bytes()).sum();
+        (index, self.whole.memory_bytes() + slots, keys)
     }
 
     fn policy(&self, rank: Rank) -> &dyn Policy {
-        let [whole, slot] = &self.policies;
         match rank {
-            Rank::Whole => &**whole,
-            Rank::Slot => &**slot,
+            Rank::Whole => &*self.whole,
+            Rank::Slot(n) => self.slots.get(usize::from(n)).map_or(&*self.whole, |p| &**p),
         }
     }
 
     fn policy_mut(&mut self, rank: Rank) -> &mut dyn Policy {
-        let [whole, slot] = &mut self.policies;
         match rank {
-            Rank::Whole => &mut **whole,
-            Rank::Slot => &mut **slot,
+            Rank::Whole => &mut *self.whole,
+            Rank::Slot(n) => &mut **self.slots.get_mut(usize::from(n)).unwrap_or(&mut self.whole),
         }
     }
 

@@ -25,13 +25,16 @@ impl Catalog {
     pub(crate) fn mark_used(&mut self, fps: &[Fingerprint], tag: RequestTag) {
         let mut found = [None; BATCH];
         let (mut whole, mut slots) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        // all of one space, whose slots are of one store
+        let mut store = Rank::Slot(0);
         for fps in fps.rchunks(BATCH) {
             self.index.find_ready(fps, &mut found);
             for (&fp, &id) in fps.iter().zip(&found).rev() {
                 let Some(id) = id.filter(|&id| self.index.state(id) == State::Ready) else {
                     continue;
                 };
-                if self.index.rank(id) == Rank::Slot {
+                if let slot @ Rank::Slot(_) = self.index.rank(id) {
+                    store = slot;
                     slots.push(id);
                     continue;
                 }
@@ -40,8 +43,8 @@ impl Catalog {
                     u.push(fp.hash64());
                 }
             }
-            self.policy_mut(Rank::Whole).access_all(&whole, tag);
-            self.policy_mut(Rank::Slot).access_all(&slots, tag);
+            self.whole.access_all(&whole, tag);
+            self.policy_mut(store).access_all(&slots, tag);
             whole.clear();
             slots.clear();
         }

@@ -24,7 +24,7 @@ impl FsTier {
     #[cold]
     fn tell_abroad(&self) -> bool {
         if self.home.is_news() {
-            tracing::error!(tier = %self.shared.params.name, "{}", self.home.told_elsewhere("tier"));
+            tracing::error!(tier = %self.space.params.name, "{}", self.home.told_elsewhere("tier"));
         }
         true
     }
@@ -37,11 +37,8 @@ impl FsTier {
 
     /// Lets nothing go that is another process's.
     pub(super) fn forget_all(&mut self) {
-        self.pool.forget();
-        if let Some(k) = &mut self.keeper {
-            k.forget();
-        }
-        // what is behind it may lie in the middle of a change
-        std::mem::forget(std::sync::Arc::clone(&self.shared));
+        // threads that are not there, and what may lie in the middle of a change
+        std::mem::forget(std::sync::Arc::clone(&self.running));
+        std::mem::forget(std::sync::Arc::clone(&self.space));
     }
 }

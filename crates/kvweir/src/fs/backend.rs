@@ -4,15 +4,16 @@ use std::{io, ops::Range, time::Duration};
 
 use crate::{
     block::{Fingerprint, Key},
+    catalog::space::SpaceId,
     clock::Instant,
-    fs::{core::Core, layouts::Layout, shared::Shared},
+    fs::{core::Core, layouts::Layout, space::Space},
     io::pool::Worker,
     jobs::{Backend, LoadRun, Loads, Runner, StoreRun, Stores},
     root::names::fingerprint,
     sync::{Mutex, lock},
 };
 
-impl Backend for Shared {
+impl Backend for Space {
     type State = Core;
 
     fn runner(&self) -> &Runner {
@@ -21,6 +22,10 @@ impl Backend for Shared {
 
     fn state(&self) -> &Mutex<Core> {
         &self.core
+    }
+
+    fn space(&self) -> SpaceId {
+        self.id
     }
 
     fn fingerprint(&self, key: &Key) -> Fingerprint {
@@ -66,13 +71,13 @@ impl Backend for Shared {
     }
 }
 
-impl Stores for Shared {
+impl Stores for Space {
     fn store(&self, run: &StoreRun<Self>, units: Range<usize>, worker: &mut Worker) {
         self.store_units(run, units, worker);
     }
 }
 
-impl Loads for Shared {
+impl Loads for Space {
     fn load(&self, run: &LoadRun<Self>, units: Range<usize>, worker: &mut Worker) {
         self.load_units(run, units, worker);
     }

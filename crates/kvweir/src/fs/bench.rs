@@ -8,14 +8,13 @@ use crate::{
     block::{Fingerprint, Key},
     catalog::index::BATCH,
     jobs::Backend,
-    root::names::Location,
     sync::{Bell, lock},
 };
 
 impl FsTier {
     /// Has the keeper compact the journal now, if there is room for that, and waits until it tried, at most ten seconds.
     pub fn compact(&self) {
-        let s = &*self.shared;
+        let s = &*self.space;
         if s.root.journal.get().is_none() {
             return;
         }
@@ -32,7 +31,7 @@ impl FsTier {
 
     /// Makes the index believe that `keys` are resident, `bytes` bytes each; returns how many were added.
     pub fn add_phantoms(&mut self, keys: impl IntoIterator<Item = Key>, bytes: u64) -> u64 {
-        let s = &*self.shared;
+        let s = &*self.space;
         let mut added = 0;
         let mut keys = keys.into_iter().map(|key| (s.fingerprint(&key), key));
         loop {
@@ -50,13 +49,13 @@ impl FsTier {
     }
 
     fn add_phantom(&self, fp: Fingerprint, key: &Key, bytes: u64) -> bool {
-        let s = &*self.shared;
-        let at = Location::of(key);
+        let s = &*self.space;
+        let at = s.location(key);
         if !lock(&s.core).admit_found(fp, &at, bytes, (true, 0), None) {
             return false;
         }
-        s.root.dirs.found_file(0, at.prefix, at.leaf);
-        s.root.dirs.found_dir(0, at.prefix, Some(at.leaf), 4096);
+        s.root.dirs.found_file(s.id.0, at.prefix, at.leaf);
+        s.root.dirs.found_dir(s.id.0, at.prefix, Some(at.leaf), 4096);
         true
     }
 }

@@ -45,7 +45,7 @@ impl FileBody {
 
     /// What `body` tells; `None` for a slot.
     pub(crate) fn of(body: &Body) -> Option<Self> {
-        if body.rank == Rank::Slot {
+        if body.rank != Rank::Whole {
             return None;
         }
         let [place, units, stamp] = body.words;
@@ -85,7 +85,9 @@ impl FileBody {
 /// A block in a slot of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotBody {
-    /// The slot's number among all of the tier's.
+    /// The number of the store of slots that it lies in.
+    pub(crate) store: u8,
+    /// The slot's number among all of that store's.
     pub(crate) slot: u32,
     /// What its bytes and its key are told by.
     pub(crate) tag: u64,
@@ -96,10 +98,14 @@ impl SlotBody {
     #[inline]
     pub(crate) fn of(body: &Body) -> Option<Self> {
         let [slot, low, high] = body.words;
-        (body.rank == Rank::Slot).then_some(Self {
-            slot,
-            tag: u64::from(high) << 32 | u64::from(low),
-        })
+        match body.rank {
+            Rank::Whole => None,
+            Rank::Slot(store) => Some(Self {
+                store,
+                slot,
+                tag: u64::from(high) << 32 | u64::from(low),
+            }),
+        }
     }
 
     pub(crate) fn body(self) -> Body {
@@ -110,7 +116,7 @@ impl SlotBody {
                 u32::from_le_bytes([a, b, c, d]),
                 u32::from_le_bytes([e, f, g, h]),
             ],
-            rank: Rank::Slot,
+            rank: Rank::Slot(self.store),
             mark: false,
         }
     }
@@ -172,6 +178,7 @@ mod tests {
     #[test]
     fn a_slot_reads_back_and_is_no_file() {
         let s = SlotBody {
+            store: 14,
             slot: 0xdead_beef,
             tag: 0x0123_4567_89ab_cdef,
         };

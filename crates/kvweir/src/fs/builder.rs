@@ -1,14 +1,16 @@
-//! How a tier is made.
+//! How tiers are made.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     catalog::body::Rank,
     clock::{Clock, SystemClock},
-    error::Result,
+    error::{Error, Result},
     fs::{
         files::pieces::PIECE,
-        open::{Opened, Parts, open},
+        open::{Opened, open},
+        parts::{FsSpace, Parts},
+        running::Running,
         settings::FsSettings,
         tier::FsTier,
     },
@@ -21,10 +23,10 @@ use crate::{
     sync::Bell,
 };
 
-/// Longest wait, when a tier is opened, for the walk of a root without a journal.
+/// Longest wait, when a root is opened, for its walk if it has no journal.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Builds an [`FsTier`]: settings are data, clock and disk are components.
+/// Builds an [`FsTier`], or several that share a root: settings are data, clock and disk are components.
 #[derive(Debug)]
 pub struct FsBuilder(Parts);
 
@@ -32,23 +34,29 @@ impl FsBuilder {
     /// A tier for blocks of `block_len` bytes of namespace `ns`.
     pub fn new(settings: FsSettings, ns: Namespace, block_len: usize) -> Self {
         Self(Parts {
-            name: "fs".into(),
             settings,
-            ns,
-            block_len,
+            first: FsSpace::new("fs", ns, block_len),
+            others: Vec::new(),
             disk: Arc::new(OsDisk),
-            clock: SystemClock::shared(),
-            bell: Arc::default(),
+            clock: Arc::new(SystemClock::new()),
             slots_outlive_reports: true,
             boot: None,
             patience: OPEN_PATIENCE,
         })
     }
 
-    /// The tier's name in metrics and logs; `fs` unless set.
+    /// A tier for another namespace on the same root: one bound, one order of eviction, the same workers. The root's
+    /// settings are for all; see [`open_all`](Self::open_all).
+    #[must_use]
+    pub fn beside(mut self, space: FsSpace) -> Self {
+        self.0.others.push(space);
+        self
+    }
+
+    /// The (first) tier's name in metrics and logs; `fs` unless set.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.0.name = name.into();
+        self.0.first.name = name.into();
         self
     }
 
@@ -66,10 +74,10 @@ impl FsBuilder {
         self
     }
 
-    /// A bell to ring whenever a report is ready.
+    /// A bell to ring whenever a report of the (first) tier is ready.
     #[must_use]
     pub fn bell(mut self, bell: Arc<Bell>) -> Self {
-        self.0.bell = bell;
+        self.0.first.bell = bell;
         self
     }
 
@@ -108,15 +116,48 @@ impl FsBuilder {
     /// [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own files; or the I/O error
     /// of the walk. Then nothing of the tier is left: no thread, and no claim on the root.
     pub fn open(self) -> Result<FsTier> {
-        let (pool_size, engine) = (self.0.settings.pool, self.0.settings.engine);
-        let (block_len, thread_name) = (self.0.block_len, format!("kvweir-{}", self.0.name));
-        let Opened { shared, keeper } = open(self.0)?;
+        let one = self.0.others.is_empty();
+        let several = || Error::invalid("open root", "several namespaces are to be served: use open_all");
+        if !one {
+            return Err(several());
+        }
+        self.open_all()?.pop().ok_or_else(several)
+    }
+
+    /// Opens the root for its namespace and all those [`beside`](Self::beside) it: a tier for each, in that order. They
+    /// share bound, order of eviction, journal and workers. Each tier is used, drained and shut down by itself; the root is
+    /// let go with the last. What a tier tells of bytes, blocks held and blocks evicted is the root's, of all of them
+    /// together; what it tells of lookups, stores and loads is its own.
+    ///
+    /// ```
+    /// use kvweir::{fs::{FsBuilder, FsSettings, FsSpace}, namespace::{Identity, Namespace}, tier::Tier};
+    /// # fn main() -> kvweir::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let model = |name: &str| Namespace::new(&Identity { model_name: name.into(), ..Identity::default() });
+    /// let settings = FsSettings { max_bytes: Some(64 << 20), ..FsSettings::new(dir.path().join("kv")) };
+    /// let large = FsBuilder::new(settings, model("large")?, 256 * 1024).name("large");
+    /// let mut tiers = large.beside(FsSpace::new("draft", model("draft")?, 16 * 1024)).open_all()?;
+    /// assert_eq!(tiers.len(), 2);
+    /// tiers.iter_mut().for_each(Tier::shutdown);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where two namespaces or names
+    /// are the same.
+    pub fn open_all(self) -> Result<Vec<FsTier>> {
+        let parts = self.0;
+        let (pool_size, engine) = (parts.settings.pool, parts.settings.engine);
+        let thread_name = format!("kvweir-{}", parts.first.name);
+        let Opened { spaces, keeper } = open(parts)?;
         // files of one piece are read by one call either way
-        let engines = Engines::choose(match shared.layouts.first_rank() {
-            Rank::Whole if block_len <= PIECE => EngineKind::Threads,
-            _ => engine,
-        });
+        let simple = spaces
+            .iter()
+            .all(|s| s.layouts.first_rank() == Rank::Whole && s.params.block_len <= PIECE);
+        let engines = Engines::choose(if simple { EngineKind::Threads } else { engine });
         let pool = Pool::start_with(&thread_name, pool_size, &engines)?;
-        Ok(FsTier::new(shared, pool, keeper))
+        let running = Arc::new(Running::new(pool, keeper, spaces.len()));
+        let tiers = spaces.into_iter().map(|s| FsTier::new(s, &running));
+        Ok(tiers.collect())
     }
 }

@@ -7,7 +7,7 @@ use super::body::{DirClasses, FileBody, SlotBody};
 use crate::{
     block::{Fingerprint, Key},
     budget::{COST_UNIT, Change},
-    catalog::{Catalog, Holds, Origin, index::State},
+    catalog::{Catalog, Holds, Origin, body::Rank, index::State, space::SpaceId},
     clock::Instant,
     evict::Id,
     metrics::{EvictReason, TierStats},
@@ -29,28 +29,71 @@ pub(crate) struct Victim {
     pub(crate) prefix: Prefix,
 }
 
+/// Extents of one space that were found on disk.
+#[derive(Debug)]
+struct FoundExtents {
+    /// Whether it opens them.
+    packs: bool,
+    /// Their files, as far as they are not open yet.
+    unclaimed: Vec<Id>,
+}
+
 /// The state.
 pub(crate) struct Core {
     pub(crate) catalog: Catalog,
     pub(crate) account: Account,
     pub(crate) classes: DirClasses,
-    /// Whether this tier opens extents.
-    pub(crate) packs: bool,
-    /// Files of extents that were found and are not open yet.
-    pub(crate) unclaimed: Vec<Id>,
+    /// Extents that were found, by space.
+    found: Vec<FoundExtents>,
     scratch: Vec<Id>,
 }
 
 impl Core {
-    pub(crate) fn new(catalog: Catalog, account: Account, packs: bool) -> Self {
+    /// An empty one; `packs` tells of each space whether it opens extents.
+    pub(crate) fn new(catalog: Catalog, account: Account, packs: impl Iterator<Item = bool>) -> Self {
+        let found = |packs| FoundExtents {
+            packs,
+            unclaimed: Vec::new(),
+        };
         Self {
             catalog,
             account,
             classes: DirClasses::default(),
-            packs,
-            unclaimed: Vec::new(),
+            found: packs.map(found).collect(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Whether the namespace with this number is served here and packs.
+    pub(crate) fn packs(&self, namespace: u16) -> bool {
+        self.found.get(usize::from(namespace)).is_some_and(|f| f.packs)
+    }
+
+    /// Whether the namespace with this number is served here.
+    pub(crate) fn serves(&self, namespace: u16) -> bool {
+        usize::from(namespace) < self.found.len()
+    }
+
+    /// Files of extents of a space that are to be opened.
+    pub(crate) fn add_unclaimed(&mut self, space: SpaceId, files: impl IntoIterator<Item = Id>) {
+        if let Some(f) = self.found.get_mut(usize::from(space.0)) {
+            f.unclaimed.extend(files);
+        }
+        let all: usize = self.found.iter().map(|f| f.unclaimed.len()).sum();
+        self.catalog.stats.unopened_extents = all.div_ceil(2) as u64;
+    }
+
+    /// Takes them.
+    pub(crate) fn take_unclaimed(&mut self, space: SpaceId) -> Vec<Id> {
+        let found = self.found.get_mut(usize::from(space.0));
+        found
+            .map(|f| std::mem::take(&mut f.unclaimed))
+            .unwrap_or_default()
+    }
+
+    /// Whether any space has such files.
+    pub(crate) fn has_unclaimed(&self) -> bool {
+        self.found.iter().any(|f| !f.unclaimed.is_empty())
     }
 
     /// What an entry tells of its file; `None` for a slot.
@@ -86,14 +129,14 @@ impl Core {
         self.account.budget.change(before, counted.cost());
     }
 
-    /// Makes a block of our own that was found on disk a hit; `false` where it is known, or no entry can be had.
+    /// Makes a block of `space` that was found on disk a hit; `false` where it is known, or no entry can be had.
     pub(crate) fn admit_found(
         &mut self,
         fp: Fingerprint,
         at: &Location,
         cost: u64,
         (trailer, written_at): (bool, u64),
-        key: Option<&Key>,
+        key: Option<(SpaceId, &Key)>,
     ) -> bool {
         let Some(class) = self.classes.number(at.class().0) else {
             return false;
@@ -114,16 +157,24 @@ impl Core {
         Some(SlotBody::of(&body)?.slot)
     }
 
-    /// Evicts packed blocks, `most` of them or, where not so many can go, fewer; appends their slots to `freed`.
-    pub(crate) fn evict_slots(&mut self, most: u64, slot_bytes: u64, now: Instant, freed: &mut Vec<u32>) {
+    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer; appends their slots to
+    /// `freed`.
+    pub(crate) fn evict_slots(
+        &mut self,
+        store: u8,
+        (most, slot_bytes): (u64, u64),
+        now: Instant,
+        freed: &mut Vec<u32>,
+    ) {
         let mut bodies = Vec::new();
-        self.catalog.evict_slots(most, slot_bytes, now, &mut bodies);
+        self.catalog
+            .evict_slots(store, (most, slot_bytes), now, &mut bodies);
         freed.extend(bodies.iter().filter_map(|b| Some(SlotBody::of(b)?.slot)));
     }
 
-    /// Slots of packed blocks that were forgotten while they were pinned, and are not pinned any more.
-    pub(crate) fn take_freed(&mut self) -> Vec<u32> {
-        let released = self.catalog.take_released();
+    /// Slots of `store` whose blocks were forgotten while they were pinned, and are not pinned any more.
+    pub(crate) fn take_freed(&mut self, store: u8) -> Vec<u32> {
+        let released = self.catalog.take_released(Rank::Slot(store));
         released
             .iter()
             .filter_map(|b| Some(SlotBody::of(b)?.slot))
@@ -168,9 +219,10 @@ impl Core {
         self.catalog.removed(id, is_block.then_some((reason, cost)));
     }
 
-    /// A snapshot; O(1) but for the index memory.
-    pub(crate) fn snapshot(&self, unix_seconds: u64) -> TierStats {
-        let (account, budget) = (&self.account, &self.account.budget);
+    /// A snapshot as the tier of `space` tells it: what is held is the root's, of all its spaces together; traffic is its
+    /// own. O(1) but for the index memory.
+    pub(crate) fn snapshot(&self, space: SpaceId, unix_seconds: u64) -> TierStats {
+        let (account, budget, all) = (&self.account, &self.account.budget, &self.catalog.stats);
         let oldest = self.catalog.oldest().and_then(|id| self.file(id));
         let oldest = oldest.map_or(0, |f| u64::from(f.stamp));
         let oldest = if oldest > 0 { oldest } else { unix_seconds };
@@ -185,7 +237,19 @@ impl Core {
             oldest_age_seconds: unix_seconds.saturating_sub(oldest),
             trimming: account.trimming,
             index_bytes: (index + policies) as u64,
-            ..self.catalog.stats.clone()
+            blocks: all.blocks,
+            pinned_blocks: all.pinned_blocks,
+            pinned_peak: all.pinned_peak,
+            evicted_blocks: all.evicted_blocks,
+            evicted_bytes: all.evicted_bytes,
+            unlink_failures: all.unlink_failures,
+            startup_seconds: all.startup_seconds,
+            recovered_blocks: all.recovered_blocks,
+            swept_files: all.swept_files,
+            foreign_files: all.foreign_files,
+            unopened_extents: all.unopened_extents,
+            trim_candidates: all.trim_candidates,
+            ..self.catalog.traffic(space).clone()
         }
     }
 }

@@ -19,7 +19,7 @@ impl Shared {
         };
         if !self.gave_way.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                tier = %self.params.name, "{why}; this one stores nothing more until it is opened again"
+                tier = %self.name, "{why}; this one stores nothing more until it is opened again"
             );
         }
         true

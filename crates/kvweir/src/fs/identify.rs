@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use crate::{
     error::{Error, ErrorKind, IoClass, Result, classify},
-    fs::shared::Shared,
+    fs::shared::{Served, Shared},
     io::{
         Disk,
         disk::{FileKind, OpenMode, read_full, write_full},
@@ -14,16 +14,23 @@ use crate::{
     sync::lock,
 };
 
-/// Makes the namespace's directory and writes its `config.json`, within the bound; refuses a directory that another
-/// identity wrote. What is not a member's own passes from its lease to the common bytes, before it is made.
+/// Makes the directories of the namespaces that are served and writes their `config.json`, within the bound; refuses a
+/// directory that another identity wrote. What is not a member's own passes from its lease to the common bytes, before
+/// it is made.
 pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
+    (0..)
+        .zip(&shared.served)
+        .try_for_each(|(n, served)| identify_one(shared, member, n, served))
+}
+
+fn identify_one(shared: &Shared, member: &Member, number: u16, served: &Served) -> Result<()> {
     let (disk, root) = (&*shared.root.disk, &shared.root.path);
     let cost = shared.root.unit * 12;
-    let config_dir = root.join(shared.ns.config_dir());
+    let config_dir = root.join(served.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let own = disk.stat(shared.root.own_dir());
+    let own = disk.stat(shared.root.own_dir(number));
     if own.as_ref().is_ok_and(|st| st.kind != FileKind::Dir) {
-        let own = shared.root.own_dir().display();
+        let own = shared.root.own_dir(number).display();
         return Err(Error::invalid(
             "open root",
             format!(
@@ -35,16 +42,16 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
     let own_is_new = own.is_err();
     let is_there = !own_is_new && disk.stat(&config).is_ok();
     if is_there {
-        let same = same_identity(disk, &config, shared.ns.config());
+        let same = same_identity(disk, &config, served.ns.config());
         if !matches!(same, Ok(false)) {
-            count_own(shared);
+            count_own(shared, number);
             return answer(shared, same.map(drop));
         }
     }
     let granted = match shared.make_room(cost, EvictReason::Trim) {
         // what it is can be told at another start
         Err(_) if is_there => {
-            count_own(shared);
+            count_own(shared, number);
             return Ok(());
         }
         r => r,
@@ -60,8 +67,8 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
             ),
         )
     })?;
-    let done = write_down(shared, member, (cost, granted.keep()), &config_dir)?;
-    count_own(shared);
+    let done = write_down(shared, member, (number, served), (cost, granted.keep()))?;
+    count_own(shared, number);
     answer(shared, done)
 }
 
@@ -69,12 +76,13 @@ pub(crate) fn identify(shared: &Shared, member: &Member) -> Result<()> {
 fn write_down(
     shared: &Shared,
     member: &Member,
+    (number, served): (u16, &Served),
     (cost, reserved): (u64, u64),
-    config_dir: &Path,
 ) -> Result<io::Result<()>> {
     let (disk, root) = (&*shared.root.disk, &shared.root.path);
+    let config_dir = root.join(served.ns.config_dir());
     let config = config_dir.join(CONFIG_FILE);
-    let touched = [root.clone(), config_dir.to_owned(), config.clone()];
+    let touched = [root.clone(), config_dir.clone(), config.clone()];
     let measure = || {
         touched
             .iter()
@@ -89,7 +97,7 @@ fn write_down(
     let before = measure();
     pass(shared, member, i64::try_from(cost).unwrap_or(0), reserved)?;
     let done = (|| {
-        for d in [shared.root.own_dir(), config_dir] {
+        for d in [shared.root.own_dir(number), &config_dir] {
             match disk.create_dir(d) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                 _ => {}
@@ -97,11 +105,11 @@ fn write_down(
         }
         let write = || {
             let file = disk.open(&config, OpenMode::CreateNew, false)?;
-            write_full(&*file, shared.ns.config().as_bytes(), &[])
+            write_full(&*file, served.ns.config().as_bytes(), &[])
         };
         match write() {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                if same_identity(disk, &config, shared.ns.config())? {
+                if same_identity(disk, &config, served.ns.config())? {
                     return Ok(());
                 }
                 disk.remove_file(&config)?;
@@ -141,10 +149,10 @@ fn others(shared: &Shared, member: &Member) -> String {
     }
 }
 
-/// Counts our namespace's own directory, unless it is counted.
-fn count_own(shared: &Shared) {
-    if let Ok(st) = shared.root.disk.stat(shared.root.own_dir()) {
-        let new = shared.root.dirs.also_top(0, st.allocated);
+/// Counts a namespace's own directory, unless it is counted.
+fn count_own(shared: &Shared, number: u16) {
+    if let Ok(st) = shared.root.disk.stat(shared.root.own_dir(number)) {
+        let new = shared.root.dirs.also_top(number, st.allocated);
         lock(&shared.core).account.budget.add_resident(new);
     }
 }
@@ -179,7 +187,7 @@ fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
     match done {
         // stores will be refused; what is there can be served
         Err(error) if classify(&error) == IoClass::Full => {
-            tracing::warn!(tier = %shared.params.name, %error, "the device is full; the namespace is not written down");
+            tracing::warn!(tier = %shared.name, %error, "the device is full; the namespace is not written down");
             Ok(())
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
@@ -189,8 +197,15 @@ fn answer(shared: &Shared, done: io::Result<()>) -> Result<()> {
 
 /// What [`identify`] checks, without making anything.
 pub(crate) fn recognise(shared: &Shared) -> Result<()> {
-    let config = shared.root.path.join(shared.ns.config_dir()).join(CONFIG_FILE);
-    match same_identity(&*shared.root.disk, &config, shared.ns.config()) {
+    shared
+        .served
+        .iter()
+        .try_for_each(|served| recognise_one(shared, served))
+}
+
+fn recognise_one(shared: &Shared, served: &Served) -> Result<()> {
+    let config = shared.root.path.join(served.ns.config_dir()).join(CONFIG_FILE);
+    match same_identity(&*shared.root.disk, &config, served.ns.config()) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::invalid("open root", e.to_string())),
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("open root", config.display(), e)),
         _ => Ok(()),

@@ -11,7 +11,7 @@ use crate::{
     evict::Id,
     fs::{
         layouts::Layout,
-        shared::Shared,
+        space::Space,
         written::{Flaw, Read, Wanted},
     },
     io::pool::Worker,
@@ -20,7 +20,7 @@ use crate::{
     tier::BlockOutcome,
 };
 
-impl Shared {
+impl Space {
     /// Loads `units` of a job.
     pub(crate) fn load_units(&self, run: &LoadRun<Self>, units: Range<usize>, worker: &mut Worker) {
         let mut wanted: Vec<Vec<Wanted>> = Vec::new();
@@ -114,7 +114,7 @@ impl Shared {
         }
         {
             let mut core = lock(&self.core);
-            core.catalog.stats.verification_failures += u64::from(kind == ErrorKind::Corrupt);
+            core.catalog.space(self.id).stats.verification_failures += u64::from(kind == ErrorKind::Corrupt);
             if let Some(id) = id {
                 // its owner finds out for itself
                 core.catalog.forget_peer(id);

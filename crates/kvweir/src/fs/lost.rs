@@ -34,20 +34,20 @@ struct Known {
 }
 
 impl Shared {
-    /// Whether the directory of our namespace is gone.
+    /// Whether the directory of a namespace that is served is gone.
     pub(crate) fn own_dir_is_gone(&self) -> bool {
-        matches!(self.root.disk.stat(self.root.own_dir()), Err(e) if e.kind() == io::ErrorKind::NotFound)
+        let gone = |dir| matches!(self.root.disk.stat(dir), Err(e) if e.kind() == io::ErrorKind::NotFound);
+        self.root.own_dirs().iter().any(|dir| gone(dir))
     }
 
-    /// Forgets blocks that went with their directories. With `root_gone`, of all namespaces. Returns whether our
+    /// Forgets blocks that went with their directories. With `root_gone`, of all namespaces. Returns whether a served
     /// namespace's own directory may have been gone.
     pub(crate) fn forget_lost(&self, root_gone: bool) -> bool {
-        let mut lost = self.root.dirs.take_lost();
-        lost.all |= root_gone;
-        if lost.all || !lost.leaves.is_empty() {
+        let lost = self.root.dirs.take_lost();
+        if root_gone || !lost.is_empty() {
             self.forget(&lost, root_gone);
         }
-        lost.all
+        root_gone || !lost.all.is_empty()
     }
 
     fn forget(&self, lost: &Lost, root_gone: bool) {
@@ -73,7 +73,7 @@ impl Shared {
         if gone > 0 {
             lock(&self.core).catalog.sweep_orphans();
             tracing::warn!(
-                tier = %self.params.name, blocks = gone, root = %self.root.path.display(),
+                tier = %self.name, blocks = gone, root = %self.root.path.display(),
                 "directories were removed by somebody else: the blocks that lay there are misses now"
             );
         }
@@ -95,8 +95,10 @@ impl Shared {
                     continue;
                 };
                 let (namespace, leaf) = (class.namespace, class.leaf);
-                let here = (root_gone || namespace == 0) && leaf != DirKind::Extent;
-                if here && (lost.all || lost.leaves.contains(&(prefix, leaf))) {
+                let gone = root_gone
+                    || lost.all.contains(&namespace)
+                    || lost.leaves.contains(&(namespace, prefix, leaf));
+                if gone && leaf != DirKind::Extent {
                     out.push(Known {
                         id,
                         fp: core.catalog.fingerprint(id),

@@ -3,10 +3,12 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `settings.rs`, `builder.rs` | the settings and their checks; how a tier is made |
+//! | `settings.rs`, `parts.rs`, `builder.rs` | the settings and their checks; how tiers are made |
 //! | `tier.rs`, `abroad.rs` | the scheduler's handle; the same in a child of its process |
 //! | `open.rs`, `phase.rs`, `identify.rs` | opening a root: checked, joined, handed to the keeper; what identifies a namespace |
-//! | `shared.rs`, `core.rs`, `body.rs` | what handle, workers and keeper share; the state behind the one lock; what an entry tells |
+//! | `build.rs` | what is shared is put together; layouts are chosen |
+//! | `space.rs`, `shared.rs`, `running.rs` | one namespace that is served; what all of a root share; workers and keeper |
+//! | `core.rs`, `body.rs` | the state behind the one lock; what an entry tells |
 //! | `backend.rs`, `store.rs`, `load.rs`, `written.rs` | what workers do, whatever the layout |
 //! | `layouts.rs` | `Layout`: what each layout does for the tier |
 //! | `files/`, `packed/` | one file per block; slots in large files |
@@ -23,6 +25,7 @@ mod backend;
 #[cfg(feature = "testing")]
 mod bench;
 pub(crate) mod body;
+mod build;
 mod builder;
 pub(crate) mod core;
 pub(crate) mod files;
@@ -34,14 +37,17 @@ mod load;
 mod lost;
 pub(crate) mod open;
 pub(crate) mod packed;
+mod parts;
 pub(crate) mod phase;
 mod probe;
 pub(crate) mod probes;
 mod promise;
 pub(crate) mod recover;
 pub(crate) mod room;
+mod running;
 pub(crate) mod settings;
 pub(crate) mod shared;
+pub(crate) mod space;
 mod store;
 mod tier;
 mod trim;
@@ -49,6 +55,7 @@ pub(crate) mod written;
 
 pub use self::{
     builder::FsBuilder,
+    parts::FsSpace,
     settings::{FsSettings, Layout, PACK_BELOW, min_bound, min_pack_bound},
     tier::FsTier,
 };

@@ -4,27 +4,27 @@
 
 use std::sync::Arc;
 
-use super::shared::Shared;
+use super::space::Space;
 use crate::{
     block::{Fingerprint, Key},
     io::{
         disk::FileKind,
         pool::{Work, Worker},
     },
-    root::{names::Location, trailer::is_block_file},
+    root::trailer::is_block_file,
     sync::lock,
 };
 
 /// One key being looked for.
 pub(crate) struct Probe {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) space: Arc<Space>,
     pub(crate) key: Key,
     pub(crate) fp: Fingerprint,
 }
 
 impl Probe {
     fn end(&self, found: bool) {
-        let s = &*self.shared;
+        let s = &*self.space;
         let now = s.clock.now();
         let mut p = lock(&s.probes);
         p.running.remove(&self.fp);
@@ -38,17 +38,17 @@ impl Probe {
 
 impl Work for Probe {
     fn run(&self, _unit: usize, _worker: &mut Worker) {
-        let s = &*self.shared;
-        let at = Location::of(&self.key);
+        let s = &*self.space;
+        let at = s.location(&self.key);
         let stat = s.root.disk.stat(&s.root.path_of(&at)).ok();
         let block_len = s.params.block_len as u64;
         let stat = stat.filter(|t| t.kind == FileKind::File && is_block_file(t.len, block_len));
         if let Some(stat) = stat {
             let written_at = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
             let facts = (stat.len != block_len, written_at);
-            let key = Some(&self.key);
+            let key = Some((s.id, &self.key));
             if lock(&s.core).admit_found(self.fp, &at, stat.allocated, facts, key) {
-                s.root.dirs.found_file(0, at.prefix, at.leaf);
+                s.root.dirs.found_file(s.id.0, at.prefix, at.leaf);
             }
         }
         self.end(stat.is_some());

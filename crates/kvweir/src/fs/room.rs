@@ -8,7 +8,6 @@ use crate::{
     fs::{
         core::{Core, Victim},
         promise::Promise,
-        settings::min_bound_in,
         shared::Shared,
     },
     metrics::{EvictReason, RefuseReason},
@@ -71,8 +70,8 @@ impl Shared {
                     core.account.budget.release(granted);
                     granted = 0;
                     drop(core);
-                    let more = self.root.retry_leftovers(&self.core)
-                        || extents_help && self.layouts.give_back(self, reason);
+                    let more =
+                        self.root.retry_leftovers(&self.core) || extents_help && self.give_back(reason);
                     if !more {
                         return Err(NoRoom(r));
                     }
@@ -94,18 +93,13 @@ impl Shared {
         self.least_credit() + self.root.journal.get().map_or(0, Journal::claims)
     }
 
-    /// Bytes without which a member can store nothing.
-    pub(crate) fn least_share(&self) -> u64 {
-        min_bound_in(self.params.block_len, self.root.unit)
-    }
-
     pub(crate) fn least_credit(&self) -> u64 {
         CREDIT_BLOCKS * self.root.unit
     }
 
     /// Keeps the file system's free bytes above the floor: evicts what is missing, else refuses.
     pub(crate) fn keep_floor(&self, bytes: u64) -> Result<(), NoRoom> {
-        let Some(floor) = self.params.min_free else {
+        let Some(floor) = self.min_free else {
             return Ok(());
         };
         let want = floor.saturating_add(bytes);
@@ -182,7 +176,7 @@ impl Shared {
                     self.clock.now(),
                 );
                 if self.root.told.is_new(what, now, 1) {
-                    tracing::warn!(tier = %self.params.name, %error, "{what}");
+                    tracing::warn!(tier = %self.name, %error, "{what}");
                 }
                 core.catalog.stays(v.id, bad, now);
             }
@@ -194,7 +188,7 @@ impl Shared {
         let mut core = lock(&self.core);
         if core.account.budget.effective() == core.account.budget.bound() {
             tracing::warn!(
-                tier = %self.params.name, %error, resident_bytes = core.account.budget.resident(),
+                tier = %self.name, %error, resident_bytes = core.account.budget.resident(),
                 "the device is full below the bound; the bound is lowered for a while"
             );
         }

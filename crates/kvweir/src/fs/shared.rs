@@ -1,40 +1,47 @@
-//! What the scheduler's handle, the workers and the keeper of a local tier share.
+//! What the handles, the workers and the keeper of all spaces below one root share.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
 
-use super::layouts::Layouts;
 use crate::{
     clock::{Clock, Instant},
-    events::Locality,
-    fs::{core::Core, phase::Phase, probes::Probes},
-    jobs::{Runner, bounce::Bounce},
+    fs::{core::Core, phase::Phase},
+    metrics::EvictReason,
     namespace::Namespace,
     root::Root,
     sync::{
-        Bell, Condvar, Mutex,
+        Bell, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64},
         lock,
     },
 };
 
-/// Parameters that do not change in a tier's life.
+/// A namespace that is served.
 #[derive(Debug, Clone)]
-pub(crate) struct Params {
-    pub(crate) name: String,
+pub(crate) struct Served {
+    pub(crate) ns: Namespace,
     /// Bytes of a block.
-    pub(crate) block_len: usize,
-    pub(crate) verify: bool,
-    /// Bytes of the file system to leave free.
-    pub(crate) min_free: Option<u64>,
-    pub(crate) locality: Locality,
-    pub(crate) pin_ttl: Duration,
-    pub(crate) miss_ttl: Duration,
+    pub(crate) block_len: u64,
 }
 
-/// Shared by handle, workers and keeper.
+/// A space, as those who need room see it.
+pub(crate) trait Gives: Send + Sync {
+    /// Gives bytes back that no single block holds; returns whether any are free now.
+    fn give_back(&self, reason: EvictReason) -> bool;
+}
+
+/// Shared by handles, workers and keeper.
 pub(crate) struct Shared {
-    pub(crate) params: Params,
-    pub(crate) ns: Namespace,
+    /// The name of the first space's tier, for what the log tells of the root.
+    pub(crate) name: String,
+    /// Bytes of the file system to leave free.
+    pub(crate) min_free: Option<u64>,
+    /// Bytes without which a member can store nothing.
+    pub(crate) least_share: u64,
+    /// The namespaces that are served, by number.
+    pub(crate) served: Vec<Served>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The directory and its files.
     pub(crate) root: Root,
@@ -42,12 +49,8 @@ pub(crate) struct Shared {
     pub(crate) core: Mutex<Core>,
     /// Signalled whenever an eviction was settled.
     pub(crate) settled: Condvar,
-    /// How blocks lie below the root.
-    pub(crate) layouts: Layouts<Self>,
-    /// Where jobs end.
-    pub(crate) runner: Runner,
-    pub(crate) bounce: Bounce,
-    pub(crate) probes: Mutex<Probes>,
+    /// The spaces, which the keeper or their handles hold.
+    pub(crate) spaces: OnceLock<Vec<Weak<dyn Gives>>>,
     /// Woken when there is something to do for the keeper.
     pub(crate) keeper: Bell,
     /// Compactions asked for by tests, and those tried.
@@ -70,7 +73,7 @@ pub(crate) struct Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
-            .field("params", &self.params)
+            .field("root", &self.root.path)
             .finish_non_exhaustive()
     }
 }
@@ -79,5 +82,39 @@ impl Shared {
     pub(crate) fn set_phase(&self, phase: Phase) {
         *lock(&self.phase) = phase;
         self.phase_changed.notify_all();
+    }
+
+    fn spaces(&self) -> impl Iterator<Item = Arc<dyn Gives>> {
+        self.spaces.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// What a member's ledger entry and its journal's header tell: those of the first namespace.
+    pub(crate) fn seed(&self) -> u64 {
+        self.served.first().map_or(0, |s| s.ns.seed())
+    }
+
+    /// The same: bytes of a block.
+    pub(crate) fn block_len(&self) -> u64 {
+        self.served.first().map_or(0, |s| s.block_len)
+    }
+
+    /// What tells the served namespaces in a ledger.
+    pub(crate) fn seeds(&self) -> Vec<u64> {
+        self.served.iter().map(|s| s.ns.seed()).collect()
+    }
+
+    /// The directories of the served namespaces, by number.
+    pub(crate) fn served_dirs(&self) -> Vec<String> {
+        self.served.iter().map(|s| s.ns.dir().to_owned()).collect()
+    }
+
+    /// The number of the served namespace in directory `dir`.
+    pub(crate) fn served_in(&self, dir: &str) -> Option<usize> {
+        self.served.iter().position(|s| s.ns.dir() == dir)
+    }
+
+    /// Gives bytes back that no single block holds, of any space; returns whether any are free now.
+    pub(crate) fn give_back(&self, reason: EvictReason) -> bool {
+        self.spaces().any(|s| s.give_back(reason))
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     evict::Id,
     fs::{
         core::Core,
-        shared::Shared,
+        space::Space,
         written::{Fresh, Written},
     },
     io::pool::Worker,
@@ -53,7 +53,7 @@ enum Seen {
 /// Entries that are reserved and not admitted. Dropped with any left only by a panic: they are then given back, and those
 /// who joined are told (I4).
 struct Claims<'a> {
-    run: &'a StoreRun<Shared>,
+    run: &'a StoreRun<Space>,
     fresh: Vec<Fresh>,
 }
 
@@ -65,7 +65,7 @@ impl Drop for Claims<'_> {
     }
 }
 
-impl Shared {
+impl Space {
     /// Stores `units` of a job.
     pub(crate) fn store_units(&self, run: &StoreRun<Self>, units: Range<usize>, worker: &mut Worker) {
         if units.len() > 1 {
@@ -138,7 +138,7 @@ impl Shared {
                     let mut core = lock(&self.core);
                     core.catalog.unpin(id);
                     if right {
-                        core.catalog.stats.present_blocks += 1;
+                        core.catalog.space(self.id).stats.present_blocks += 1;
                         return Begun::Present;
                     }
                 }
@@ -150,14 +150,14 @@ impl Shared {
     fn see(&self, run: &StoreRun<Self>, unit: usize, fp: Fingerprint) -> Seen {
         let mut core = lock(&self.core);
         loop {
-            if core.catalog.is_closed() {
+            if core.catalog.is_closed(self.id) {
                 return Seen::Refused(ErrorKind::Closed);
             }
             let (id, state) = match core.catalog.begin(fp) {
                 Begin::New(id) => return Seen::Fresh(id),
                 Begin::Known(id, state) => (id, state),
                 Begin::Full => {
-                    core.catalog.stats.refused(RefuseReason::NoRoom, 1);
+                    core.catalog.space(self.id).stats.refused(RefuseReason::NoRoom, 1);
                     return Seen::Refused(ErrorKind::Full);
                 }
             };
@@ -165,7 +165,7 @@ impl Shared {
                 State::Ready | State::Peer => {
                     let layout = self.layouts.of_body(&core.catalog.body(id));
                     if self.layouts.get(layout).is_some_and(|l| !l.must_look()) {
-                        core.catalog.stats.present_blocks += 1;
+                        core.catalog.space(self.id).stats.present_blocks += 1;
                         return Seen::Present;
                     }
                     core.catalog.pin(id);
@@ -185,7 +185,7 @@ impl Shared {
                     };
                     core = wait_while(&self.settled, core, REMOVAL_PATIENCE, same);
                     if same(&mut core) {
-                        core.catalog.stats.refused(RefuseReason::Io, 1);
+                        core.catalog.space(self.id).stats.refused(RefuseReason::Io, 1);
                         return Seen::Refused(ErrorKind::Busy);
                     }
                 }
@@ -227,10 +227,11 @@ impl Shared {
                             bill.promise.settle(&mut core.account, bill.cost, bill.dirs);
                             core.account.no_help_until = None;
                         }
-                        core.catalog.stats.stored_blocks += 1;
-                        core.catalog.stats.stored_bytes += placed.bytes;
+                        let stats = &mut core.catalog.space(self.id).stats;
+                        stats.stored_blocks += 1;
+                        stats.stored_bytes += placed.bytes;
                         let origin = Origin::Stored(run.req.tag());
-                        waiters.extend(core.catalog.admit(w.id, placed.body, key, origin));
+                        waiters.extend(core.catalog.admit(w.id, placed.body, (self.id, key), origin));
                         stored.push((w.unit, BlockOutcome::Stored));
                     }
                     // no job has a unit without a key; its promise may not be dropped here

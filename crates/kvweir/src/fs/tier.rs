@@ -12,9 +12,9 @@ use crate::{
     clock::Instant,
     error::Result,
     events::{Event, Locality, Medium},
-    fs::{keeper::Keeping, probe::Probe, settings::Layout, shared::Shared},
+    fs::{probe::Probe, running::Running, settings::Layout, space::Space},
     io::{
-        pool::{Class, Pool},
+        pool::{Class, PoolShare},
         process::Home,
     },
     jobs::{
@@ -31,8 +31,6 @@ use crate::{
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a drain looks after deadlines.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
-/// Longest wait at shutdown for I/O that already runs.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A tier of files below one directory. In a child that is forked from the process that opened it every lookup misses,
 /// every job is reported [`Closed`](crate::ErrorKind::Closed), and nothing else is done.
@@ -48,9 +46,9 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 /// # Ok(()) }
 /// ```
 pub struct FsTier {
-    pub(super) shared: Arc<Shared>,
-    pub(super) pool: Pool,
-    pub(super) keeper: Option<Keeping>,
+    pub(super) space: Arc<Space>,
+    pub(super) pool: PoolShare,
+    pub(super) running: Arc<Running>,
     /// The process that opened it.
     pub(super) home: Home,
     /// Reports of jobs that were submitted in another.
@@ -62,18 +60,18 @@ pub struct FsTier {
 impl fmt::Debug for FsTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FsTier")
-            .field("root", &self.shared.root.path)
+            .field("root", &self.space.root.path)
             .finish_non_exhaustive()
     }
 }
 
 impl FsTier {
     /// A tier that is open.
-    pub(super) fn new(shared: Arc<Shared>, pool: Pool, keeper: Option<Keeping>) -> Self {
+    pub(super) fn new(space: Arc<Space>, running: &Arc<Running>) -> Self {
         Self {
-            shared,
-            pool,
-            keeper,
+            space,
+            pool: running.share(),
+            running: Arc::clone(running),
             home: Home::here(),
             refused: Vec::new(),
             asked: None,
@@ -85,19 +83,19 @@ impl FsTier {
         if self.is_surely_abroad() {
             return (0, 0);
         }
-        let (index, policy, keys) = lock(&self.shared.core).catalog.memory_bytes();
+        let (index, policy, keys) = lock(&self.space.core).catalog.memory_bytes();
         // not under the core lock: a worker may hold a stripe across I/O
-        (index + policy + self.shared.root.dirs.memory_bytes(), keys)
+        (index + policy + self.space.root.dirs.memory_bytes(), keys)
     }
 
     /// Whether stores still wait for a walk or trim begun at start.
     pub fn is_trimming(&self) -> bool {
-        !self.is_surely_abroad() && lock(&self.shared.core).account.trimming
+        !self.is_surely_abroad() && lock(&self.space.core).account.trimming
     }
 
     /// The directory, below the root, that holds this tier's blocks.
     pub fn namespace_dir(&self) -> &std::path::Path {
-        self.shared.root.own_dir()
+        self.space.root.own_dir(self.space.id.0)
     }
 
     /// How many leading keys of `keys` can be loaded; each of them is pinned for `req`. One hold of the lock for all,
@@ -108,7 +106,8 @@ impl FsTier {
         if self.is_abroad() {
             return 0;
         }
-        let stats = &mut lock(&self.shared.core).catalog.stats;
+        let mut core = lock(&self.space.core);
+        let stats = &mut core.catalog.space(self.space.id).stats;
         stats.lookup_hits += hits as u64;
         stats.lookup_misses += u64::from(hits < keys.len());
         hits
@@ -120,17 +119,17 @@ impl FsTier {
         if self.is_abroad() {
             return 0;
         }
-        let s = &*self.shared;
+        let s = &*self.space;
         let all = keys.len();
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let now = s.clock.now();
-        look_after(&self.shared, &self.pool, now);
+        look_after(&self.space, &self.pool, now);
         let mut core = lock(&s.core);
-        if core.catalog.is_closed() {
+        if core.catalog.is_closed(s.id) {
             return 0;
         }
-        core.catalog.expire_leases(now, s.params.pin_ttl);
+        core.catalog.expire_leases(s.id, now, s.params.pin_ttl);
         if s.runner.watchdog.is_tripped() {
             return 0;
         }
@@ -146,7 +145,7 @@ impl FsTier {
             core.catalog.find_ready(fps, ids);
             let found = ids.iter().map_while(|&id| id);
             let n = found.clone().count();
-            core.catalog.pin_all_for(req, found, now, all - begun);
+            core.catalog.pin_all_for((s.id, req), found, now, all - begun);
             hits += n;
             if n < keys.len() {
                 break;
@@ -158,7 +157,7 @@ impl FsTier {
     /// Whether each of `keys` can be loaded, as far as memory tells: nothing is pinned, counted or looked for on disk. In
     /// a root that others write to, a key that is not known may be there: it counts as held.
     pub fn held(&self, keys: &[Key]) -> Vec<bool> {
-        let s = &*self.shared;
+        let s = &*self.space;
         let mut fps = [Fingerprint(0); BATCH];
         let mut ids = [None; BATCH];
         let mut held = Vec::with_capacity(keys.len());
@@ -167,7 +166,7 @@ impl FsTier {
                 *fp = s.fingerprint(key);
             }
             let core = lock(&s.core);
-            let away = core.catalog.is_closed() || s.runner.watchdog.is_tripped();
+            let away = core.catalog.is_closed(s.id) || s.runner.watchdog.is_tripped();
             let (fps, ids) = (
                 fps.get(..keys.len()).unwrap_or_default(),
                 ids.get_mut(..keys.len()).unwrap_or_default(),
@@ -185,7 +184,8 @@ impl FsTier {
         if self.is_abroad() {
             return;
         }
-        lock(&self.shared.core).catalog.stats.lookup_hits += hits;
+        let s = &self.space;
+        lock(&s.core).catalog.space(s.id).stats.lookup_hits += hits;
     }
 
     /// Starts storing `blocks` blocks. A worker calls `make` for them when it reaches the job: submitting costs the
@@ -201,7 +201,7 @@ impl FsTier {
             return self.refuse_abroad(id, Direction::Store, blocks);
         }
         self.asked = None;
-        submit::<StoreRun<Shared>>(&self.shared, &self.pool, (id, req), blocks, make);
+        submit::<StoreRun<Space>>(&self.space, &self.pool, (id, req), blocks, make);
     }
 
     /// Starts loading `blocks` blocks, made as those of [`store_later`](Self::store_later). All pins of `req` pass to
@@ -218,7 +218,7 @@ impl FsTier {
             return self.refuse_abroad(id, Direction::Load, blocks);
         }
         self.asked = None;
-        submit::<LoadRun<Shared>>(&self.shared, &self.pool, (id, req), blocks, make);
+        submit::<LoadRun<Space>>(&self.space, &self.pool, (id, req), blocks, make);
     }
 
     /// The request is over: its pins are released now, and a worker marks the blocks that `keys` names, in prefix
@@ -229,21 +229,21 @@ impl FsTier {
         }
         self.asked = None;
         self.end_request(req);
-        mark_used_later(&self.shared, &self.pool, req, keys);
+        mark_used_later(&self.space, &self.pool, req, keys);
     }
 
     /// Which layout new blocks get.
     pub fn layout(&self) -> Layout {
-        match self.shared.layouts.first_rank() {
-            Rank::Slot => Layout::Pack,
+        match self.space.layouts.first_rank() {
+            Rank::Slot(_) => Layout::Pack,
             Rank::Whole => Layout::Fs,
         }
     }
 
     /// What a request held is free: pins, and slots kept for its next blocks.
     fn end_request(&self, req: RequestId) {
-        lock(&self.shared.core).catalog.end_request(req);
-        self.shared.layouts.iter().for_each(|l| l.end_request(req));
+        lock(&self.space.core).catalog.end_request((self.space.id, req));
+        self.space.layouts.iter().for_each(|l| l.end_request(req));
     }
 
     /// The time, which lookups of one request that follow each other read for every [`BATCH`]th of them only: a clock
@@ -255,7 +255,7 @@ impl FsTier {
                 *at
             }
             _ => {
-                let now = self.shared.clock.now();
+                let now = self.space.clock.now();
                 self.asked = Some((req, now, BATCH));
                 now
             }
@@ -264,7 +264,7 @@ impl FsTier {
 
     /// Looks for a key that the index of a shared root does not know.
     fn probe(&self, key: &Key) -> Lookup {
-        let s = &self.shared;
+        let s = &self.space;
         let fp = s.fingerprint(key);
         {
             let mut p = lock(&s.probes);
@@ -277,7 +277,7 @@ impl FsTier {
             p.running.insert(fp, s.clock.now());
         }
         let probe = Arc::new(Probe {
-            shared: Arc::clone(s),
+            space: Arc::clone(s),
             key: key.clone(),
             fp,
         });
@@ -291,7 +291,7 @@ impl FsTier {
 
 impl Tier for FsTier {
     fn name(&self) -> &str {
-        &self.shared.params.name
+        &self.space.params.name
     }
 
     fn medium(&self) -> Medium {
@@ -299,7 +299,7 @@ impl Tier for FsTier {
     }
 
     fn locality(&self) -> Locality {
-        self.shared.params.locality
+        self.space.params.locality
     }
 
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
@@ -307,29 +307,30 @@ impl Tier for FsTier {
             return Lookup::Miss;
         }
         let now = self.asked_at(req);
-        look_after(&self.shared, &self.pool, now);
-        let s = &*self.shared;
+        look_after(&self.space, &self.pool, now);
+        let s = &*self.space;
         {
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
-            core.catalog.expire_leases(now, s.params.pin_ttl);
+            core.catalog.expire_leases(s.id, now, s.params.pin_ttl);
             // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
-            let away = core.catalog.is_closed() || s.runner.watchdog.is_tripped();
+            let away = core.catalog.is_closed(s.id) || s.runner.watchdog.is_tripped();
             if let Some(id) = core.catalog.ready(fp).filter(|_| !away) {
-                core.catalog.pin_for(req, id, now);
-                core.catalog.stats.lookup_hits += 1;
+                core.catalog.pin_for((s.id, req), id, now);
+                core.catalog.space(s.id).stats.lookup_hits += 1;
                 return Lookup::Hit;
             }
             // known, but being written, removed or found bad; or the index is the whole truth
             if s.root.bounded || away || core.catalog.find(fp).is_some() {
-                core.catalog.stats.lookup_misses += 1;
+                core.catalog.space(s.id).stats.lookup_misses += 1;
                 return Lookup::Miss;
             }
         }
         let answer = self.probe(key);
         // it is asked again when time has passed
         self.asked = None;
-        let stats = &mut lock(&s.core).catalog.stats;
+        let mut core = lock(&s.core);
+        let stats = &mut core.catalog.space(s.id).stats;
         match answer {
             Lookup::Hit => stats.lookup_hits += 1,
             Lookup::Miss => stats.lookup_misses += 1,
@@ -351,15 +352,15 @@ impl Tier for FsTier {
             return reports.append(&mut self.refused);
         }
         self.asked = None;
-        look_after(&self.shared, &self.pool, self.shared.clock.now());
-        self.shared.runner.take_reports(reports);
+        look_after(&self.space, &self.pool, self.space.clock.now());
+        self.space.runner.take_reports(reports);
     }
 
     fn touch(&mut self, keys: &[Key], req: RequestId) {
         if self.is_surely_abroad() {
             return;
         }
-        let s = &*self.shared;
+        let s = &*self.space;
         let fps: Vec<_> = keys.iter().map(|k| s.fingerprint(k)).collect();
         mark_used(s, req, &fps);
     }
@@ -370,7 +371,7 @@ impl Tier for FsTier {
         }
         self.asked = None;
         self.end_request(req);
-        let s = &*self.shared;
+        let s = &*self.space;
         let fps: Vec<_> = keys.iter().map(|k| s.fingerprint(k)).collect();
         mark_used(s, req, &fps);
     }
@@ -379,7 +380,8 @@ impl Tier for FsTier {
         if self.is_surely_abroad() {
             return;
         }
-        lock(&self.shared.core).catalog.take_events(events);
+        let s = &self.space;
+        lock(&s.core).catalog.take_events(s.id, events);
     }
 
     fn has_pending_work(&self) -> bool {
@@ -387,7 +389,7 @@ impl Tier for FsTier {
             return !self.refused.is_empty();
         }
         // not what workers do: one that hangs has nothing to report
-        let s = &*self.shared;
+        let s = &*self.space;
         s.runner.owes_reports() || !lock(&s.probes).running.is_empty()
     }
 
@@ -395,7 +397,7 @@ impl Tier for FsTier {
         if self.is_surely_abroad() {
             return;
         }
-        let g = &self.shared.runner.watchdog;
+        let g = &self.space.runner.watchdog;
         self.pool.cancel_queued(Class::Load);
         for look in 1u32.. {
             if self.pool.wait_idle(DRAIN_LOOK) {
@@ -404,7 +406,7 @@ impl Tier for FsTier {
             if DRAIN_LOOK * look > DRAIN_PATIENCE {
                 self.pool.cancel_queued(Class::Store);
             }
-            look_after(&self.shared, &self.pool, self.shared.clock.now());
+            look_after(&self.space, &self.pool, self.space.clock.now());
             if g.has_hung() && !g.owes_reports() {
                 return;
             }
@@ -415,23 +417,21 @@ impl Tier for FsTier {
         if self.is_surely_abroad() {
             return;
         }
-        if self.shared.stop.swap(true, Ordering::Relaxed) {
+        let s = &*self.space;
+        if s.ended.swap(true, Ordering::Relaxed) {
             return;
         }
-        lock(&self.shared.core).catalog.close();
-        let ended = self.pool.stop(SHUTDOWN_PATIENCE);
-        self.shared.runner.give_all_up();
-        self.shared
-            .root
-            .told
-            .tell(&self.shared.params.name, self.shared.clock.now(), true);
-        lock(&self.shared.core).catalog.end_all_requests();
+        lock(&s.core).catalog.close(s.id);
+        let (last, ended) = self.running.leave(s, &self.pool);
+        s.runner.give_all_up();
+        s.root.told.tell(&s.params.name, s.clock.now(), true);
+        lock(&s.core).catalog.end_all_requests(s.id);
         if !ended {
             // whoever owned the root now would race our own writer: it stays claimed until this process ends (I1)
-            tracing::error!(tier = %self.shared.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
+            tracing::error!(tier = %s.params.name, "I/O still runs at shutdown; its slots and the root stay claimed");
         }
-        if let Some(k) = &mut self.keeper {
-            k.end(ended);
+        if last {
+            self.running.end_keeper(ended);
         }
     }
 
@@ -439,8 +439,8 @@ impl Tier for FsTier {
         if self.is_surely_abroad() {
             return TierStats::default();
         }
-        let s = &*self.shared;
-        let mut t = lock(&s.core).snapshot(s.clock.unix_seconds());
+        let s = &*self.space;
+        let mut t = lock(&s.core).snapshot(s.id, s.clock.unix_seconds());
         t.queued_blocks = self.pool.queued() as u64;
         t.stores_held = self.pool.held_stores();
         s.runner.watchdog.fill(&mut t);

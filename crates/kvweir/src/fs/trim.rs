@@ -17,7 +17,7 @@ pub(crate) fn trim(shared: &Shared) {
     let excess_bytes = core.account.budget.excess();
     drop(core);
     let seconds = shared.clock.now().since(began).as_secs_f64();
-    let tier = &shared.params.name;
+    let tier = &shared.name;
     if excess_bytes > 0 && shared.stop.load(Ordering::Relaxed) {
         tracing::warn!(
             %tier, tried, seconds, excess_bytes,
@@ -59,7 +59,7 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
                 want /= 2;
             }
         }
-        if batch.is_empty() && shared.layouts.give_back(shared, EvictReason::Trim) {
+        if batch.is_empty() && shared.give_back(EvictReason::Trim) {
             continue;
         }
         // files that could not be removed come round again after a while: not in this trim

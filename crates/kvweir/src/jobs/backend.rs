@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use super::runner::Runner;
 use crate::{
     block::{Fingerprint, Key},
-    catalog::Holds,
+    catalog::{Holds, space::SpaceId},
     clock::Instant,
     sync::Mutex,
 };
@@ -21,6 +21,9 @@ pub(crate) trait Backend: Send + Sync + Sized + 'static {
 
     /// What is behind its lock.
     fn state(&self) -> &Mutex<Self::State>;
+
+    /// Which of the catalog's spaces it is.
+    fn space(&self) -> SpaceId;
 
     /// What the index knows `key` by.
     fn fingerprint(&self, key: &Key) -> Fingerprint;

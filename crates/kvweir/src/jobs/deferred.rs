@@ -16,7 +16,7 @@ use crate::{
     catalog::{Holds, pins::Held},
     clock::Instant,
     error::{ErrorKind, Result},
-    io::pool::{Class, Pool, Work, Worker},
+    io::pool::{Class, PoolShare, Work, Worker},
     metrics::RefuseReason,
     sync::{Mutex, OnceLock, lock},
     tier::{Direction, JobId, Report, RequestId},
@@ -83,7 +83,8 @@ impl<R: Run> Deferred<R> {
                     tracing::warn!(tier = %self.tier.runner().name, job = self.id.0, %error, "a job cannot be done");
                 }
                 if let Some(o) = order {
-                    lock(self.tier.state()).catalog().give_back(o.req, o.held);
+                    let req = (self.tier.space(), o.req);
+                    lock(self.tier.state()).catalog().give_back(req, o.held);
                 }
                 self.fail();
                 None
@@ -141,7 +142,7 @@ impl<R: Run> Abandon for Deferred<R> {
 /// Queues a job of `blocks` blocks, which the watchdog looks after from now on.
 pub(crate) fn submit<R: Run>(
     tier: &Arc<R::Tier>,
-    pool: &Pool,
+    pool: &PoolShare,
     (id, req): (JobId, RequestId),
     blocks: usize,
     make: impl FnOnce() -> Result<Vec<R::Block>> + Send + 'static,
@@ -156,7 +157,8 @@ pub(crate) fn submit<R: Run>(
         Direction::Load => {
             let mut state = lock(tier.state());
             let catalog = state.catalog();
-            (Class::Load, catalog.lend(req), catalog.is_closed())
+            let space = tier.space();
+            (Class::Load, catalog.lend((space, req)), catalog.is_closed(space))
         }
     };
     let now = runner.clock.now();
@@ -223,7 +225,7 @@ impl<B: Backend> Work for Uses<B> {
 /// Marks blocks as used, soon.
 pub(crate) fn mark_used_later<B: Backend>(
     tier: &Arc<B>,
-    pool: &Pool,
+    pool: &PoolShare,
     req: RequestId,
     keys: impl FnOnce() -> Vec<Key> + Send + 'static,
 ) {

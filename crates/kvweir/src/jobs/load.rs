@@ -62,12 +62,13 @@ impl<B: Loads> Run for LoadRun<B> {
             ids.extend(part.iter().map(|&fp| {
                 let id = catalog.ready(fp);
                 if let Some(id) = id {
-                    catalog.pin_for_job(&mut order.held, id);
+                    catalog.pin_for_job(tier.space(), &mut order.held, id);
                 }
                 Mutex::new(id)
             }));
         }
-        lock(tier.state()).catalog().give_back(order.req, order.held);
+        let req = (tier.space(), order.req);
+        lock(tier.state()).catalog().give_back(req, order.held);
         Arc::new(Self {
             tier: Arc::clone(tier),
             req: order.req,
@@ -102,16 +103,20 @@ impl<B: Loads> LoadRun<B> {
                 .collect();
             let mut state = lock(self.tier.state());
             let catalog = state.catalog();
+            let (mut loaded, mut failed) = (0, 0);
             for (&(_, outcome), (id, in_time)) in ends.iter().zip(taken) {
                 if let Some(id) = id {
                     catalog.unpin(id);
                 }
                 match outcome {
                     _ if !in_time => {}
-                    BlockOutcome::Loaded(_) => catalog.stats.loaded_blocks += 1,
-                    _ => catalog.stats.load_failures += 1,
+                    BlockOutcome::Loaded(_) => loaded += 1,
+                    _ => failed += 1,
                 }
             }
+            let stats = &mut catalog.space(self.tier.space()).stats;
+            stats.loaded_blocks += loaded;
+            stats.load_failures += failed;
         }
         let end = self.progress.finish_all(ends);
         self.tier
@@ -139,7 +144,7 @@ impl<B: Loads> LoadRun<B> {
     fn note(&self, report: &Report) {
         {
             let mut state = lock(self.tier.state());
-            let stats = &mut state.catalog().stats;
+            let stats = &mut state.catalog().space(self.tier.space()).stats;
             stats.loaded_bytes += report.bytes;
             stats.load_device_time += report.device_time;
         }
@@ -186,7 +191,7 @@ impl<B: Loads> Abandon for LoadRun<B> {
             let mut id = lock(ids);
             let mut state = lock(self.tier.state());
             let catalog = state.catalog();
-            catalog.stats.load_failures += 1;
+            catalog.space(self.tier.space()).stats.load_failures += 1;
             if !runs {
                 if let Some(id) = id.take() {
                     catalog.unpin(id);

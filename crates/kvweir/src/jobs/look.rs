@@ -6,19 +6,19 @@ use super::backend::Backend;
 use crate::{
     clock::Instant,
     error::ErrorKind,
-    io::pool::{Class, Pool, Work, Worker},
+    io::pool::{Class, PoolShare, Work, Worker},
     metrics::RefuseReason,
 };
 
 /// Looks after deadlines and breaker, if it is time to.
-pub(crate) fn look_after<B: Backend>(tier: &Arc<B>, pool: &Pool, now: Instant) {
+pub(crate) fn look_after<B: Backend>(tier: &Arc<B>, pool: &PoolShare, now: Instant) {
     if tier.runner().watchdog.is_due(now) {
         look(tier, pool, now);
     }
 }
 
 /// Looks after deadlines and breaker.
-fn look<B: Backend>(tier: &Arc<B>, pool: &Pool, now: Instant) {
+fn look<B: Backend>(tier: &Arc<B>, pool: &PoolShare, now: Instant) {
     let (dog, name) = (&tier.runner().watchdog, tier.runner().name.as_str());
     let jobs = dog.waiting();
     if let Some(timeout) = dog.timeout() {

@@ -131,11 +131,22 @@ impl<B: Stores> StoreRun<B> {
 
     /// Counts blocks that are not stored.
     pub(crate) fn count_refused(&self, reason: RefuseReason, blocks: u64) {
-        lock(self.tier.state()).catalog().stats.refused(reason, blocks);
+        let space = self.tier.space();
+        lock(self.tier.state())
+            .catalog()
+            .space(space)
+            .stats
+            .refused(reason, blocks);
     }
 
     fn note(&self, report: &Report) {
-        lock(self.tier.state()).catalog().stats.store_device_time += report.device_time;
+        let space = self.tier.space();
+        let device_time = report.device_time;
+        lock(self.tier.state())
+            .catalog()
+            .space(space)
+            .stats
+            .store_device_time += device_time;
         mark_used(&*self.tier, self.req, &self.fps);
     }
 }

@@ -7,17 +7,17 @@ use super::ledger::Entry;
 pub(crate) struct Dead {
     pub(crate) number: u32,
     pub(crate) incarnation: u32,
-    /// Of our namespace.
-    pub(crate) ours: bool,
+    /// The number of its namespace, if that is served here.
+    pub(crate) served: Option<usize>,
     pub(crate) lease: u64,
 }
 
 impl Dead {
-    pub(crate) fn of(number: u32, e: &Entry, seed: u64) -> Self {
+    pub(crate) fn of(number: u32, e: &Entry, seeds: &[u64]) -> Self {
         Self {
             number,
             incarnation: e.incarnation,
-            ours: e.seed == seed,
+            served: seeds.iter().position(|&seed| seed == e.seed),
             lease: e.lease,
         }
     }

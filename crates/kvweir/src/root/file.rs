@@ -20,7 +20,7 @@ use crate::{
     io::{DiskFile, Stat, disk::OpenMode},
 };
 
-/// A file that is to be published in our own namespace.
+/// A file that is to be published in a namespace that is served here.
 pub(crate) struct NewFile<'a> {
     /// What the index will know it by.
     pub(crate) fp: Fingerprint,
@@ -95,7 +95,8 @@ impl Root {
                 _ => Err(e),
             })?;
         }
-        let enter = || self.dirs.enter(&*self.disk, &self.own, 0, at.prefix, at.leaf);
+        let (own, ns) = (self.own_dir(at.namespace), at.namespace);
+        let enter = || self.dirs.enter(&*self.disk, own, ns, at.prefix, at.leaf);
         let (mut change, mut entered) = enter();
         if matches!(&entered, Err(e) if classify(e) == IoClass::Full && author.make_space(e)) {
             let again = enter();
@@ -111,14 +112,14 @@ impl Root {
             // somebody removed the directory behind our back
             Err(e) if classify(&e) == IoClass::Gone => self
                 .dirs
-                .remake(&*self.disk, &self.own, at.prefix, at.leaf)
+                .remake(&*self.disk, own, ns, at.prefix, at.leaf)
                 .and_then(|()| author.write(&dir)),
             Err(e) if classify(&e) == IoClass::Full && author.make_space(&e) => author.write(&dir),
             r => r,
         };
         change.add(match &written {
-            Ok(_) => self.dirs.grown(&*self.disk, &self.own, 0, at.prefix, at.leaf),
-            Err(_) => self.dirs.leave(&*self.disk, &self.own, 0, at.prefix, at.leaf),
+            Ok(_) => self.dirs.grown(&*self.disk, own, ns, at.prefix, at.leaf),
+            Err(_) => self.dirs.leave(&*self.disk, own, ns, at.prefix, at.leaf),
         });
         let stat = written.inspect_err(|_| self.took_nothing(accounts, file, change))?;
         let cost = file.cost.unwrap_or_else(|| stat.counted(self.unit));
@@ -126,7 +127,7 @@ impl Root {
         if let Err(late) = author.is_wanted()
             && self.take_back(at)
         {
-            change.add(self.dirs.leave(&*self.disk, &self.own, 0, at.prefix, at.leaf));
+            change.add(self.dirs.leave(&*self.disk, own, ns, at.prefix, at.leaf));
             self.took_nothing(accounts, file, change);
             return Err(late);
         }
@@ -240,7 +241,7 @@ impl Root {
             bad: false,
             cost: units(cost),
             written_at: u32::try_from(file.written_at).unwrap_or(u32::MAX),
-            dirs: self.dirs.costs(0, file.at.prefix, file.at.leaf),
+            dirs: self.dirs.costs(file.at.namespace, file.at.prefix, file.at.leaf),
         };
         let key = file.key.filter(|_| self.keep_keys).map(Key::as_bytes);
         if let Err(error) = j.stored(accounts, file.fp, file.at.class(), facts, key) {

@@ -71,9 +71,9 @@ pub(crate) struct Root {
     pub(crate) direct: AtomicBool,
     /// What the log was told of.
     pub(crate) told: Told,
-    /// The directory of our namespace.
-    own: PathBuf,
-    /// Directories of all namespaces found below the root, and what their keys are hashed with; ours is number 0.
+    /// The directories of the namespaces that are served here.
+    own: Vec<PathBuf>,
+    /// Directories of all namespaces found below the root, and what their keys are hashed with; those served come first.
     namespaces: Mutex<Vec<(PathBuf, u64)>>,
     temps: AtomicU64,
     nonces: AtomicU64,
@@ -88,18 +88,18 @@ pub(crate) struct RootSettings {
     pub(crate) read_only: bool,
     pub(crate) keep_keys: bool,
     pub(crate) direct: bool,
-    /// Our namespace's directory, and what its keys are hashed with.
-    pub(crate) own: (String, u64),
+    /// The directories of the namespaces that are served, and what their keys are hashed with.
+    pub(crate) own: Vec<(String, u64)>,
     /// The first number of a temporary, unlike those of any other process and of our own last life; and the first nonce.
     pub(crate) first: (u64, u64),
 }
 
 impl Root {
     pub(crate) fn new(disk: Arc<dyn Disk>, settings: RootSettings) -> Self {
-        let own = settings.path.join(&settings.own.0);
+        let below = |(dir, seed): &(String, u64)| (settings.path.join(dir), *seed);
+        let namespaces: Vec<(PathBuf, u64)> = settings.own.iter().map(below).collect();
         Self {
             disk,
-            path: settings.path,
             unit: settings.unit,
             bounded: settings.bounded,
             read_only: settings.read_only,
@@ -108,15 +108,21 @@ impl Root {
             journal: OnceLock::new(),
             direct: AtomicBool::new(settings.direct),
             told: Told::default(),
-            namespaces: Mutex::new(vec![(own.clone(), settings.own.1)]),
-            own,
+            path: settings.path,
+            own: namespaces.iter().map(|n| n.0.clone()).collect(),
+            namespaces: Mutex::new(namespaces),
             temps: AtomicU64::new(settings.first.0),
             nonces: AtomicU64::new(settings.first.1),
         }
     }
 
-    /// The directory of our own namespace.
-    pub(crate) fn own_dir(&self) -> &Path {
+    /// The directory of a namespace that is served here.
+    pub(crate) fn own_dir(&self, number: u16) -> &Path {
+        self.own.get(usize::from(number)).unwrap_or(&self.path)
+    }
+
+    /// The directories of all namespaces that are served here.
+    pub(crate) fn own_dirs(&self) -> &[PathBuf] {
         &self.own
     }
 
@@ -158,7 +164,7 @@ impl Root {
 
     /// The leaf directory of one of our own files.
     pub(crate) fn leaf_of(&self, at: &Location) -> PathBuf {
-        leaf_dir(&self.own, at.prefix, at.leaf)
+        leaf_dir(self.own_dir(at.namespace), at.prefix, at.leaf)
     }
 
     /// The path of one of our own files.

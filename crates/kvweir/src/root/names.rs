@@ -80,15 +80,18 @@ pub(crate) fn extent_part(name: &str) -> Option<(Part, u64)> {
     (at.file_name() == name).then_some((part, number as u64))
 }
 
-/// Where a block's file lies within its namespace.
+/// Where a file of ours lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Location {
+    /// The number of its namespace.
+    pub(crate) namespace: u16,
     pub(crate) prefix: Prefix,
     pub(crate) leaf: DirKind,
     pub(crate) stem: String,
 }
 
 impl Location {
+    /// Where the file of `key` lies, in the first namespace.
     pub(crate) fn of(key: &Key) -> Self {
         if let Some((hash, group)) = stock_parts(key) {
             let group = group.iter().fold(0u32, |n, &b| n << 8 | u32::from(b));
@@ -104,6 +107,7 @@ impl Location {
             .and_then(|s| u32::from_str_radix(s, 16).ok())
             .unwrap_or(0);
         Self {
+            namespace: 0,
             prefix: Prefix(prefix),
             leaf,
             stem,
@@ -116,10 +120,15 @@ impl Location {
         Self::named(format!("{number:032x}"), DirKind::Extent)
     }
 
-    /// Class and prefix, in our own namespace.
+    /// The same in the namespace with this number.
+    pub(crate) fn below(self, namespace: u16) -> Self {
+        Self { namespace, ..self }
+    }
+
+    /// Class and prefix.
     pub(crate) fn class(&self) -> (DirClass, Prefix) {
         let class = DirClass {
-            namespace: 0,
+            namespace: self.namespace,
             leaf: self.leaf,
         };
         (class, self.prefix)

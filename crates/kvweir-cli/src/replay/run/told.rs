@@ -61,19 +61,18 @@ impl Told {
             Ok(admin) => admin,
             Err(e) => return Compared::NotChecked(e.to_string()),
         };
-        match admin.holders() {
-            Err(e) => return Compared::NotChecked(e.to_string()),
-            Ok(holders) => {
-                if let Some(other) = holders.iter().find(|h| may_have_written(h, settings)) {
-                    return Compared::NotChecked(format!("{} uses the root too, or did", other.who()));
-                }
-            }
+        if let Some(why) = others(&admin, settings) {
+            return Compared::NotChecked(why);
         }
         let name = last.namespace_dir.file_name().unwrap_or_default();
         let there = match admin.keys(&name.to_string_lossy()) {
             Ok(there) => there,
             Err(e) => return Compared::NotChecked(e.to_string()),
         };
+        // who came meanwhile may have evicted what was ours
+        if let Some(why) = others(&admin, settings) {
+            return Compared::NotChecked(why);
+        }
         let packs = last.layout == Layout::Pack;
         let extents = there.unusable_extents.iter().filter(|_| packs);
         if let Some(first) = there.unreadable.iter().chain(extents).next() {
@@ -120,6 +119,17 @@ impl Told {
 
 fn differs(key: &Key, what: &str, dir: &Path) -> Compared {
     Compared::Differs(format!("block {key}: {what} below {}", dir.display()))
+}
+
+/// Why what lies below the root may be another's doing, if it may.
+fn others(admin: &Admin, settings: &ReplaySettings) -> Option<String> {
+    match admin.holders() {
+        Err(e) => Some(e.to_string()),
+        Ok(holders) => {
+            let other = holders.iter().find(|h| may_have_written(h, settings))?;
+            Some(format!("{} uses the root too, or did", other.who()))
+        }
+    }
 }
 
 /// Whether what lies below the root may be another's doing. Whoever joined a bounded root stays in its ledger until the

@@ -14,14 +14,14 @@ use crate::{
     evict::Id,
     fs::{
         layouts::Layout,
-        shared::Shared,
+        space::Space,
         written::{Flaw, Fresh, Read, Wanted, Written},
     },
     io::pool::Worker,
     jobs::{LoadRun, StoreRun},
     metrics::EvictReason,
     request::RequestId,
-    root::{names::Location, trailer::is_block_file},
+    root::trailer::is_block_file,
     sync::lock,
 };
 
@@ -34,7 +34,7 @@ mod write;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files;
 
-impl Layout<Shared> for Files {
+impl Layout<Space> for Files {
     fn takes(&self, _key: &Key) -> bool {
         true
     }
@@ -49,8 +49,8 @@ impl Layout<Shared> for Files {
 
     fn write<'s>(
         &self,
-        tier: &'s Shared,
-        run: &StoreRun<Shared>,
+        tier: &'s Space,
+        run: &StoreRun<Space>,
         fresh: Vec<Fresh>,
         worker: &mut Worker,
     ) -> Vec<Written<'s>> {
@@ -67,8 +67,8 @@ impl Layout<Shared> for Files {
 
     fn read(
         &self,
-        tier: &Shared,
-        run: &LoadRun<Shared>,
+        tier: &Space,
+        run: &LoadRun<Space>,
         wanted: Vec<Wanted>,
         worker: &mut Worker,
     ) -> Vec<Read> {
@@ -86,21 +86,21 @@ impl Layout<Shared> for Files {
         true
     }
 
-    fn is_there(&self, tier: &Shared, key: &Key) -> bool {
-        match tier.root.disk.stat(&tier.root.path_of(&Location::of(key))) {
+    fn is_there(&self, tier: &Space, key: &Key) -> bool {
+        match tier.root.disk.stat(&tier.root.path_of(&tier.location(key))) {
             Ok(st) => is_block_file(st.len, tier.params.block_len as u64),
             Err(e) => !matches!(classify(&e), IoClass::Gone | IoClass::Corrupt),
         }
     }
 
-    fn clear(&self, tier: &Shared, id: Id, reason: EvictReason) {
+    fn clear(&self, tier: &Space, id: Id, reason: EvictReason) {
         let victim = lock(&tier.core).begin_removal(id);
         if let Some(v) = victim {
             tier.remove_victim(&v, reason, true);
         }
     }
 
-    fn spoil(&self, tier: &Shared, id: Id, flaw: &Flaw) {
+    fn spoil(&self, tier: &Space, id: Id, flaw: &Flaw) {
         let victim = {
             let mut core = lock(&tier.core);
             if core.catalog.state(id) != State::Ready {
@@ -126,13 +126,13 @@ impl Layout<Shared> for Files {
         }
     }
 
-    fn give_back(&self, _tier: &Shared, _reason: EvictReason) -> bool {
+    fn give_back(&self, _tier: &Space, _reason: EvictReason) -> bool {
         false
     }
 
-    fn recover(&self, _tier: &Shared) {}
+    fn recover(&self, _tier: &Space) {}
 
-    fn look(&self, _tier: &Shared) {}
+    fn look(&self, _tier: &Space) {}
 
     fn end_request(&self, _req: RequestId) {}
 }

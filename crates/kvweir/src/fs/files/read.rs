@@ -11,7 +11,7 @@ use crate::{
     fs::{
         body::FileBody,
         files::pieces::{PIECE, read_in_pieces},
-        shared::Shared,
+        space::Space,
         written::{Flaw, Wanted},
     },
     io::{
@@ -21,10 +21,7 @@ use crate::{
         pool::Worker,
     },
     jobs::LoadRun,
-    root::{
-        names::Location,
-        trailer::{TRAILER_BYTES, decode, payload_sum, version},
-    },
+    root::trailer::{TRAILER_BYTES, decode, payload_sum, version},
     sync::atomic::Ordering,
     tier::Verified,
 };
@@ -34,8 +31,8 @@ type Good = (usize, Verified);
 
 /// Reads a block into its memory.
 pub(super) fn read(
-    s: &Shared,
-    run: &LoadRun<Shared>,
+    s: &Space,
+    run: &LoadRun<Space>,
     w: &Wanted,
     worker: &mut Worker,
 ) -> Result<Verified, Flaw> {
@@ -60,8 +57,8 @@ pub(super) fn read(
 
 /// Reads into a buffer of the tier. The caller's memory is touched only while the job cannot be given up.
 fn read_bounced(
-    s: &Shared,
-    run: &LoadRun<Shared>,
+    s: &Space,
+    run: &LoadRun<Space>,
     (unit, key): (usize, &Key),
     trailed: bool,
     worker: &mut Worker,
@@ -84,13 +81,13 @@ fn read_bounced(
 
 /// Reads the file and compares everything.
 fn read_into(
-    s: &Shared,
+    s: &Space,
     key: &Key,
     trailed: bool,
     slot: &mut [u8],
     worker: &mut Worker,
 ) -> Result<Good, Flaw> {
-    let path = s.root.path_of(&Location::of(key));
+    let path = s.root.path_of(&s.location(key));
     let (engine, page) = (&mut *worker.engine, worker.scratch.as_mut_slice());
     let page = page.get_mut(..TRAILER_BYTES).unwrap_or_default();
     let (n, sum) = read_file(s, &path, slot, page, engine)?;
@@ -119,7 +116,7 @@ fn read_into(
 
 /// The bytes read and, where it could be had on the way, the checksum of the block.
 fn read_file(
-    s: &Shared,
+    s: &Space,
     path: &Path,
     slot: &mut [u8],
     page: &mut [u8],

@@ -9,7 +9,7 @@ use crate::{
     fs::{
         body::FileBody,
         files::cost::{file_len, write_cost},
-        shared::Shared,
+        space::Space,
         written::{Bill, Placed},
     },
     io::{
@@ -28,15 +28,15 @@ use crate::{
 
 /// Writes the block of a unit; what it comes to, or what it is reported as.
 pub(super) fn write<'s>(
-    s: &'s Shared,
-    run: &StoreRun<Shared>,
+    s: &'s Space,
+    run: &StoreRun<Space>,
     unit: usize,
     scratch: &mut PageBuffer,
 ) -> Result<Placed<'s>, ErrorKind> {
     let Some(key) = run.keys.get(unit) else {
         return Err(ErrorKind::Invalid);
     };
-    let at = Location::of(key);
+    let at = s.location(key);
     let Some(class) = lock(&s.core).classes.number(at.class().0) else {
         run.count_refused(RefuseReason::NoRoom, 1);
         return Err(ErrorKind::Full);
@@ -71,8 +71,8 @@ pub(super) fn write<'s>(
 }
 
 fn publish(
-    s: &Shared,
-    run: &StoreRun<Shared>,
+    s: &Space,
+    run: &StoreRun<Space>,
     (unit, key): (usize, &Key),
     at: &Location,
     scratch: &mut PageBuffer,
@@ -101,8 +101,8 @@ fn publish(
 
 /// A block on its way into its file.
 struct Block<'a> {
-    s: &'a Shared,
-    run: &'a StoreRun<Shared>,
+    s: &'a Space,
+    run: &'a StoreRun<Space>,
     key: &'a Key,
     at: &'a Location,
     slot: &'a [u8],

@@ -36,7 +36,7 @@ impl Keeper {
             Err(Unusable::Io(error)) => tracing::warn!(%error, "a dead member's journal cannot be read now"),
             Err(why) => {
                 tracing::warn!(
-                    tier = %self.shared.params.name, member = d.number, %why,
+                    tier = %self.shared.name, member = d.number, %why,
                     "what a dead member left stays counted until the root is opened by one alone"
                 );
                 self.unusable.insert((d.number, d.incarnation));
@@ -75,7 +75,9 @@ impl Keeper {
         if !can_be_named(&s, &r) {
             return Err(Unusable::Damaged(TOO_MANY_NAMESPACES.into()));
         }
-        mark_other_lengths(&s, &mut r);
+        if let Some(number) = d.served {
+            mark_other_lengths(&s, &mut r, number);
+        }
         let looked = look_at_doubt(&s, &r, d.number)?;
         let files = journal::files_of(&*s.root.disk, root, d.number)?;
         let files = files
@@ -106,7 +108,7 @@ impl Keeper {
     /// Goes on with what was taken over in memory.
     pub(super) fn go_on_adopting(&mut self) {
         let Some(mut a) = self.adopting.take() else { return };
-        let name = &self.shared.params.name;
+        let name = &self.shared.name;
         match self.write_down(&mut a) {
             Ok(()) => {
                 tracing::info!(

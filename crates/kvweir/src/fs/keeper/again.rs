@@ -35,7 +35,9 @@ impl Keeper {
     /// Looks for what somebody else removed, and makes the root again. Returns whether there is a ledger to settle.
     pub(super) fn look_for_lost(&mut self) -> bool {
         let s = std::sync::Arc::clone(&self.shared);
-        s.layouts.iter().for_each(|l| l.look(&s));
+        for space in &self.spaces {
+            space.layouts.iter().for_each(|l| l.look(space));
+        }
         if self.looks.ousted {
             return false;
         }
@@ -79,10 +81,13 @@ impl Keeper {
         if matches!(&root, Err(e) if e.kind() == io::ErrorKind::NotFound) {
             return false;
         }
-        let changed = [root, s.root.disk.stat(s.root.own_dir())].map(|st| st.map_or(0, |st| st.mtime_ns));
-        if std::mem::replace(&mut self.looks.changed, changed) == changed {
+        let dirs = s.root.own_dirs().iter().map(|dir| s.root.disk.stat(dir));
+        let all = std::iter::once(root).chain(dirs);
+        let changed: Vec<i128> = all.map(|st| st.map_or(0, |st| st.mtime_ns)).collect();
+        if self.looks.changed == changed {
             self.looks.quiet += 1;
         } else {
+            self.looks.changed = changed;
             self.looks.quiet = 0;
         }
         self.looks.quiet < QUIET && self.looks.gone_for < MOST_WAIT
@@ -104,12 +109,12 @@ impl Keeper {
             Ok(()) => {
                 self.looks.told = false;
                 tracing::warn!(
-                    tier = %s.params.name, root = %s.root.path.display(),
+                    tier = %s.name, root = %s.root.path.display(),
                     "the root, or what kvweir keeps in it, was removed by somebody else; it was made again"
                 );
             }
             Err(error) if !std::mem::replace(&mut self.looks.told, true) => tracing::error!(
-                tier = %s.params.name, %error,
+                tier = %s.name, %error,
                 "the root was removed by somebody else and cannot be made again now; that is tried until it can"
             ),
             Err(error) => tracing::debug!(%error, "the root cannot be made again"),
@@ -151,7 +156,7 @@ impl Keeper {
     fn entry(&self, held: u64) -> Entry {
         Entry {
             pid: std::process::id(),
-            seed: self.shared.ns.seed(),
+            seed: self.shared.seed(),
             incarnation: self.opening.member.incarnation,
             host: host_name(),
             mark: crate::io::process::mark(),

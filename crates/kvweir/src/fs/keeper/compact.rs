@@ -43,7 +43,7 @@ impl Keeper {
             }
         }
         let unspent = |bytes: u64| lock(&s.core).account.budget.release(bytes);
-        let head = (s.root.nonce(), s.params.block_len as u64);
+        let head = (s.root.nonce(), s.block_len());
         let rotation = match j.rotate(&s.core, head) {
             Ok(r) => r,
             Err(error) => {
@@ -57,7 +57,7 @@ impl Keeper {
         let merged = match journal::merge(&*s.root.disk, &s.root.path, &rotation, s.root.unit) {
             Ok(m) => m,
             Err(why @ Unusable::Damaged(_)) => {
-                tracing::error!(tier = %s.params.name, %why, "the journal is given up; the next start walks the root");
+                tracing::error!(tier = %s.name, %why, "the journal is given up; the next start walks the root");
                 unspent(cost);
                 let freed = j.abandon();
                 s.core.shrink(freed);

@@ -21,7 +21,7 @@ impl Keeper {
     /// Settles with the other members; returns those that are dead.
     pub(crate) fn exchange(&mut self) -> io::Result<Vec<Dead>> {
         let s = Arc::clone(&self.shared);
-        let seed = s.ns.seed();
+        let seeds = s.seeds();
         let ledger = self.opening.member.ledger.clone();
         let (number, incarnation) = (self.opening.member.number, self.opening.member.incarnation);
         let (mut lost, mut share) = (false, None);
@@ -46,7 +46,7 @@ impl Keeper {
                 if ledger.is_live(n, Some(e))? {
                     living.push((n, e.incarnation));
                 } else {
-                    dead.push(Dead::of(n, e, seed));
+                    dead.push(Dead::of(n, e, &seeds));
                 }
             }
             if let Some(mark) = mark {
@@ -83,7 +83,7 @@ impl Keeper {
         for &(n, inc) in &living {
             self.followers
                 .entry(n)
-                .or_insert_with(|| (inc, Follower::new(n, s.ns.dir())));
+                .or_insert_with(|| (inc, Follower::new(n, s.served_dirs())));
         }
         Ok(dead)
     }
@@ -96,7 +96,7 @@ impl Keeper {
             return;
         }
         let since = *self.dead.entry(id).or_insert(now);
-        let wanted = d.ours || lock(&self.shared.core).account.starved;
+        let wanted = d.served.is_some() || lock(&self.shared.core).account.starved;
         if !wanted || now.since(since) < DEAD_FOR {
             return;
         }

@@ -5,10 +5,7 @@ use crate::{
     catalog::index::State,
     evict::Id,
     fs::{body::FileBody, core::Core, keeper::state::Keeper, shared::Shared},
-    root::{
-        journal::Step,
-        names::{DirClass, DirKind},
-    },
+    root::{journal::Step, names::DirKind},
     sync::lock,
 };
 
@@ -69,21 +66,21 @@ fn forget_untold(s: &Shared, owner: u32) {
 }
 
 impl Core {
-    /// What another live member of our namespace did; `owner` tells which, and in which reading.
+    /// What another live member did to blocks of our namespaces; `owner` tells which, and in which reading.
     fn follow(&mut self, owner: u32, step: Step) {
         match step {
             Step::Stored {
                 fp,
-                leaf,
+                class,
                 prefix,
                 trailer,
                 cost,
             } => {
                 // what another member packs is its own to read
-                if leaf == DirKind::Extent {
+                if class.leaf == DirKind::Extent {
                     return;
                 }
-                let Some(class) = self.classes.number(DirClass { namespace: 0, leaf }) else {
+                let Some(class) = self.classes.number(class) else {
                     return;
                 };
                 let file = FileBody {

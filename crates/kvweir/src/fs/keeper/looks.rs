@@ -57,7 +57,7 @@ pub(crate) struct Looks {
     pub(super) visits: u32,
     /// Visits in a row in which something was gone.
     pub(super) gone_for: u32,
-    /// When root and namespace's directory last changed, and for how many visits they have not.
-    pub(super) changed: [i128; 2],
+    /// When root and namespaces' directories last changed, and for how many visits they have not.
+    pub(super) changed: Vec<i128>,
     pub(super) quiet: u32,
 }

@@ -71,7 +71,7 @@ impl Keeper {
     /// Gives those who hold everything the time to make room for one more.
     fn wait_for_share(&mut self) -> io::Result<()> {
         let s = Arc::clone(&self.shared);
-        let least = s.least_share();
+        let least = s.least_share;
         let mut tries = 0;
         while tries < self.share_tries() {
             if self.other_walks {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::Instant,
     fs::recover::opening::Opening,
-    fs::shared::Shared,
+    fs::{shared::Shared, space::Space},
     io::DiskFile,
     root::{
         dead::Dead,
@@ -44,10 +44,12 @@ pub(crate) struct Adoption {
 /// What the thread works with.
 pub(crate) struct Keeper {
     pub(crate) shared: Arc<Shared>,
+    /// All spaces of the root: each lives as long as the root is claimed, whose bytes it may hold.
+    pub(crate) spaces: Vec<Arc<Space>>,
     /// Its membership, and what its start found.
     pub(crate) opening: Opening,
     pub(crate) end: Arc<End>,
-    /// Members of our namespace that live, with their incarnation.
+    /// Other members that live, with their incarnation.
     pub(crate) followers: HashMap<u32, (u32, Follower), FixedState>,
     /// When a member was first seen dead.
     pub(crate) dead: HashMap<(u32, u32), Instant, FixedState>,
@@ -77,9 +79,10 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// A keeper that has not begun.
-    pub(super) fn new(opening: Opening) -> Self {
+    pub(super) fn new(opening: Opening, spaces: Vec<Arc<Space>>) -> Self {
         Self {
             shared: Arc::clone(&opening.shared),
+            spaces,
             opening,
             end: Arc::default(),
             followers: HashMap::default(),

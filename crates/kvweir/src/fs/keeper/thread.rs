@@ -19,6 +19,7 @@ use crate::{
         phase::Phase,
         recover::opening::Opening,
         shared::Shared,
+        space::Space,
     },
     root::names::STATE_DIR,
     sync::{
@@ -41,8 +42,8 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// Starts the keeper.
-    pub(crate) fn start(opening: Opening) -> Result<Self> {
-        let keeper = Keeper::new(opening);
+    pub(crate) fn start(opening: Opening, spaces: Vec<Arc<Space>>) -> Result<Self> {
+        let keeper = Keeper::new(opening, spaces);
         let (shared, end) = (Arc::clone(&keeper.shared), Arc::clone(&keeper.end));
         let thread = Builder::new()
             .name("kvweir-keeper".into())
@@ -71,11 +72,6 @@ impl Keeping {
         if thread.is_finished() {
             let _ = thread.join();
         }
-    }
-
-    /// Forgets it: this process has no such thread.
-    pub(crate) fn forget(&mut self) {
-        std::mem::forget(self.thread.take());
     }
 }
 
@@ -119,11 +115,11 @@ fn close(keeper: Keeper, why: String) {
     let s = &*keeper.shared;
     {
         let mut core = lock(&s.core);
-        core.catalog.close();
+        core.catalog.close_all();
         core.catalog.note_uses(false);
         core.account.keeps_journal(false);
     }
-    tracing::error!(tier = %s.params.name, "{why}");
+    tracing::error!(tier = %s.name, "{why}");
     s.set_phase(Phase::Failed(Some(Error::new(
         ErrorKind::Unavailable,
         "open root",
@@ -133,7 +129,8 @@ fn close(keeper: Keeper, why: String) {
     // a job is known to the guard a moment after it passed the closed gate
     while keeper.end.is_far() && idle < 2 {
         seen = s.keeper.wait(seen, TICK);
-        idle = if s.runner.watchdog.is_quiet() { idle + 1 } else { 0 };
+        let quiet = keeper.spaces.iter().all(|s| s.runner.watchdog.is_quiet());
+        idle = if quiet { idle + 1 } else { 0 };
     }
     if keeper.end.keeps() {
         std::mem::forget(keeper.opening.member);

@@ -25,7 +25,7 @@ impl Keeper {
         let opened = self.open();
         let failed = opened.is_err();
         if let Err(error) = &opened {
-            tracing::error!(tier = %self.shared.params.name, %error, "the root cannot be opened; nothing will be stored");
+            tracing::error!(tier = %self.shared.name, %error, "the root cannot be opened; nothing will be stored");
         }
         self.shared.set_phase(match opened {
             Ok(()) => Phase::Open,
@@ -64,7 +64,7 @@ impl Keeper {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if !std::mem::replace(&mut self.ledger_told, true) => {
                 tracing::error!(
-                    tier = %self.shared.params.name, %error,
+                    tier = %self.shared.name, %error,
                     "the ledger cannot be settled: this tier keeps the share it has until it is opened again"
                 );
             }
@@ -91,7 +91,7 @@ impl Keeper {
         };
         if above == 0 {
             if self.above.take().is_some_and(|a| a.1) {
-                tracing::info!(tier = %s.params.name, "the root is within its bound again");
+                tracing::info!(tier = %s.name, "the root is within its bound again");
             }
             return;
         }
@@ -100,7 +100,7 @@ impl Keeper {
         if !told && now.since(since) >= ABOVE_FOR {
             self.above = Some((since, true));
             tracing::error!(
-                tier = %s.params.name, root = %s.root.path.display(), above_bytes = above, bound_bytes = bound,
+                tier = %s.name, root = %s.root.path.display(), above_bytes = above, bound_bytes = bound,
                 resident_bytes = resident,
                 "more lies below the root than its bound allows, and it does not go: blocks are pinned, files cannot be \
                  removed or are not ours; `kvweir inspect` tells which. Nothing is stored until it fits"
@@ -133,13 +133,14 @@ impl Keeper {
 
     /// Makes hits of what came with what was loaded or taken over.
     pub(crate) fn recover_layouts(&self) {
-        let s = &*self.shared;
-        s.layouts.iter().for_each(|l| l.recover(s));
+        for space in &self.spaces {
+            space.layouts.iter().for_each(|l| l.recover(space));
+        }
     }
 
     /// Tries again what could not be read.
     fn recover_what_waits(&mut self) {
-        if lock(&self.shared.core).unclaimed.is_empty() {
+        if !lock(&self.shared.core).has_unclaimed() {
             self.claim_rest = (0, 0);
             return;
         }

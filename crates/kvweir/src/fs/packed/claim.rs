@@ -24,7 +24,7 @@ use crate::{
     fs::{
         body::SlotBody,
         packed::parts::{open_extent, remove_part},
-        shared::Shared,
+        space::Space,
     },
     io::{disk::read_all_at, pool::usable_cpus},
     jobs::Backend,
@@ -81,9 +81,9 @@ struct Looked {
 
 impl Pack {
     /// Opens the extents that came into the index since the last call.
-    pub(crate) fn claim_extents(&self, s: &Shared) {
+    pub(crate) fn claim_extents(&self, s: &Space) {
         let _turn = lock(&self.grow);
-        let known = std::mem::take(&mut lock(&s.core).unclaimed);
+        let known = lock(&s.core).take_unclaimed(s.id);
         let mine = match self.unopened(s) {
             Ok(mine) => mine,
             Err(error) => {
@@ -160,8 +160,8 @@ impl Pack {
     }
 
     /// Numbers of our extents that are not open, with the entries of their table and data files.
-    fn unopened(&self, s: &Shared) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
-        let at = Location::of_extent(Part::Table, 0);
+    fn unopened(&self, s: &Space) -> io::Result<BTreeMap<u64, [Option<Id>; 2]>> {
+        let at = Location::of_extent(Part::Table, 0).below(s.id.0);
         let dir = s.root.leaf_of(&at);
         let mut names = Vec::new();
         match s.root.disk.list(&dir, &mut |name, _| {
@@ -191,7 +191,7 @@ impl Pack {
     }
 
     /// Reads header and table.
-    fn read_extent(&self, s: &Shared, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Look> {
+    fn read_extent(&self, s: &Space, ids: [Id; 2], nonce: u64, number: u32) -> io::Result<Look> {
         let files = open_extent(s, nonce)?;
         let mut page = vec![0; HEADER_BYTES as usize];
         let n = read_all_at(&*files.table, &mut page, 0)?;
@@ -239,7 +239,7 @@ impl Pack {
     }
 
     /// Makes hits of what was found: newest first, each in front of those before it. Returns how many.
-    fn take_in(&self, s: &Shared, found: Vec<FoundExtent>) -> u64 {
+    fn take_in(&self, s: &Space, found: Vec<FoundExtent>) -> u64 {
         let mut all = Vec::with_capacity(found.iter().map(|f| f.records.len()).sum());
         let mut extents = Vec::with_capacity(found.len());
         for f in found {
@@ -255,12 +255,12 @@ impl Pack {
             let mut core = lock(&s.core);
             for r in part {
                 let body = SlotBody {
+                    store: self.store,
                     slot: r.slot,
                     tag: r.tag,
                 };
-                let found = core
-                    .catalog
-                    .discover(r.fp, State::Ready, body.body(), r.key.as_ref());
+                let key = r.key.as_ref().map(|k| (s.id, k));
+                let found = core.catalog.discover(r.fp, State::Ready, body.body(), key);
                 let Some(id) = found else { continue };
                 core.catalog.rank(id, Origin::Cold);
                 core.catalog.stats.recovered_blocks += 1;
@@ -290,14 +290,12 @@ impl Pack {
 }
 
 /// Keeps the parts of extents that cannot be opened now for the next call.
-fn claim_later(s: &Shared, parts: Vec<Id>) {
-    let mut core = lock(&s.core);
-    core.unclaimed.extend(parts);
-    core.catalog.stats.unopened_extents = core.unclaimed.len().div_ceil(2) as u64;
+fn claim_later(s: &Space, parts: Vec<Id>) {
+    lock(&s.core).add_unclaimed(s.id, parts);
 }
 
 /// Sorts what came of an extent.
-fn sort_in(s: &Shared, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids: &[Option<Id>; 2]) {
+fn sort_in(s: &Space, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids: &[Option<Id>; 2]) {
     let (tier, now) = (&s.params.name, s.clock.now());
     let all = ids.iter().flatten().copied();
     match look {
@@ -331,7 +329,7 @@ fn sort_in(s: &Shared, out: &mut Looked, look: io::Result<Look>, nonce: u64, ids
 }
 
 /// Counts an extent as what it may come to cost.
-fn recount(s: &Shared, e: &Extent) {
+fn recount(s: &Space, e: &Extent) {
     let fs_block = s.root.unit;
     let costs = [
         table_cost(e.header.slots, fs_block),

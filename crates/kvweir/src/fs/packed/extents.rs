@@ -153,8 +153,10 @@ struct State {
     news: bool,
 }
 
-/// All extents of a tier.
+/// All extents of a space.
 pub(crate) struct Pack {
+    /// The number of this store of slots among those of the root.
+    pub(crate) store: u8,
     /// Bytes of a block.
     pub(super) block_len: u64,
     /// Bytes of a slot.
@@ -181,14 +183,15 @@ impl fmt::Debug for Pack {
 }
 
 impl Pack {
-    /// No extents yet, for blocks of `block_len` bytes below `bound` bytes.
-    pub(crate) fn new(block_len: usize, bound: u64) -> Self {
+    /// No extents yet, for blocks of `block_len` bytes below `bound` bytes; it is the store of slots numbered `store`.
+    pub(crate) fn new(store: u8, block_len: usize, bound: u64) -> Self {
         let slot_bytes = slot_bytes(block_len);
         let least = if bound >= SMALL_BOUND { SMALL_EXTENT } else { 0 };
         let bytes = (bound / EXTENTS_A_BOUND).max(least);
         let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, MAX_SLOTS);
         let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
         Self {
+            store,
             block_len: block_len as u64,
             slot_bytes,
             nominal: extent_bytes(slots, slot_bytes),
@@ -522,7 +525,7 @@ mod tests {
     use crate::io::{Disk, OsDisk, disk::OpenMode};
 
     fn pack(extents: u32, slots: u32) -> Pack {
-        let p = Pack::new(65536, 1 << 30);
+        let p = Pack::new(0, 65536, 1 << 30);
         let dir = tempfile::tempdir().unwrap();
         for number in 0..extents {
             let file = OsDisk
@@ -642,10 +645,10 @@ mod tests {
 
     #[test]
     fn the_nominal_extent_follows_the_bound() {
-        assert_eq!(Pack::new(65536, 1 << 20).nominal, extent_bytes(16, 65536));
-        let small = Pack::new(65536, 128 << 20).nominal;
+        assert_eq!(Pack::new(0, 65536, 1 << 20).nominal, extent_bytes(16, 65536));
+        let small = Pack::new(0, 65536, 128 << 20).nominal;
         assert!((7 << 20..=8 << 20).contains(&small), "{small}");
-        let p = Pack::new(16384, 64 << 30);
+        let p = Pack::new(0, 16384, 64 << 30);
         assert!(p.nominal <= 1 << 30 && p.nominal > 1000 << 20);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     fs::{
         body::SlotBody,
         files::pieces::PIECE,
-        shared::Shared,
+        space::Space,
         written::{Flaw, Read, Wanted},
     },
     io::{
@@ -39,7 +39,7 @@ struct Aim {
 
 impl Aim {
     fn of(w: &Wanted) -> Option<Self> {
-        let SlotBody { slot, tag } = SlotBody::of(&w.body)?;
+        let SlotBody { slot, tag, .. } = SlotBody::of(&w.body)?;
         Some(Self {
             unit: w.unit,
             id: w.id,
@@ -68,15 +68,15 @@ struct Reading {
 /// A batch of blocks on its way out of slots.
 struct Unpacking<'a> {
     pack: &'a Pack,
-    s: &'a Shared,
-    run: &'a LoadRun<Shared>,
+    s: &'a Space,
+    run: &'a LoadRun<Space>,
 }
 
 /// Reads blocks out of slots.
 pub(super) fn load(
     pack: &Pack,
-    s: &Shared,
-    run: &LoadRun<Shared>,
+    s: &Space,
+    run: &LoadRun<Space>,
     wanted: &[Wanted],
     engine: &mut dyn Engine,
 ) -> Vec<Read> {

@@ -15,7 +15,7 @@ use crate::{
     catalog::index::State,
     fs::{
         packed::{looks::Looks, parts::remove_part},
-        shared::Shared,
+        space::Space,
     },
     metrics::EvictReason,
     sync::lock,
@@ -30,7 +30,7 @@ const MOST_REST: u32 = 50;
 
 impl Pack {
     /// Looks at some extents, and drops those that are lost.
-    pub(crate) fn look_at_extents(&self, s: &Shared, looks: &mut Looks) {
+    pub(crate) fn look_at_extents(&self, s: &Space, looks: &mut Looks) {
         let (some, next) = self.some(looks.from, LOOKS);
         looks.from = next;
         for e in some {
@@ -73,7 +73,7 @@ impl Pack {
     }
 
     /// Nothing goes into `extent` any more.
-    fn lose_extent(&self, s: &Shared, extent: &Extent) {
+    fn lose_extent(&self, s: &Space, extent: &Extent) {
         if self.mark_lost(extent) {
             s.root.told.warn(
                 &s.params.name,
@@ -86,7 +86,7 @@ impl Pack {
     }
 
     /// Takes runs of extents that are lost out of `out`, from its place `from` on; returns how many slots that were.
-    pub(super) fn give_lost(&self, s: &Shared, out: &mut VecDeque<(Arc<Extent>, Run)>, from: usize) -> u32 {
+    pub(super) fn give_lost(&self, s: &Space, out: &mut VecDeque<(Arc<Extent>, Run)>, from: usize) -> u32 {
         let mut gone = 0;
         for (extent, run) in out.split_off(from) {
             if extent.is_removed() {
@@ -102,13 +102,13 @@ impl Pack {
     }
 
     /// Fingerprints and slots of the blocks that lie in `extent`, by the index.
-    pub(super) fn slots_of(&self, s: &Shared, extent: &Extent) -> Vec<(Fingerprint, u32)> {
+    pub(super) fn slots_of(&self, s: &Space, extent: &Extent) -> Vec<(Fingerprint, u32)> {
         let (mut out, mut from) = (Vec::new(), 0);
         loop {
             let core = lock(&s.core);
             let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
             for id in from..end {
-                let slot = core.slot(id).map(|s| s.slot);
+                let slot = core.slot(id).filter(|s| s.store == self.store).map(|s| s.slot);
                 let here = slot.filter(|slot| slot >> SHIFT == extent.number);
                 if matches!(core.catalog.state(id), State::Ready | State::Bad) {
                     out.extend(here.map(|slot| (core.catalog.fingerprint(id), slot)));
@@ -123,7 +123,7 @@ impl Pack {
 
     /// Forgets all blocks that lie in `lost`, found by the index: tables may be gone too. Who reads one of them keeps its
     /// slot until then.
-    fn drop_blocks_of(&self, s: &Shared, lost: &[Arc<Extent>]) {
+    fn drop_blocks_of(&self, s: &Space, lost: &[Arc<Extent>]) {
         let mut is_lost = [false; MAX_EXTENTS];
         for e in lost {
             if let Some(l) = is_lost.get_mut(e.number as usize) {
@@ -137,9 +137,9 @@ impl Pack {
                 let mut core = lock(&s.core);
                 let (all, end) = (core.catalog.ids(), from + AT_ONCE.min(core.catalog.ids() - from));
                 for id in from..end {
-                    let here = core
-                        .slot(id)
-                        .is_some_and(|s| is_lost.get((s.slot >> SHIFT) as usize).is_some_and(|&l| l));
+                    let slot = core.slot(id).filter(|s| s.store == self.store);
+                    let here =
+                        slot.is_some_and(|s| is_lost.get((s.slot >> SHIFT) as usize).is_some_and(|&l| l));
                     if here && matches!(core.catalog.state(id), State::Ready | State::Bad) {
                         freed.extend(core.forget_slot(id, EvictReason::External, self.slot_bytes));
                     }

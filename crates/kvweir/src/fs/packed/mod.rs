@@ -30,7 +30,7 @@ use crate::{
     evict::Id,
     fs::{
         layouts::Layout,
-        shared::Shared,
+        space::Space,
         written::{Flaw, Fresh, Read, Wanted, Written},
     },
     io::pool::Worker,
@@ -59,13 +59,13 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// Most blocks that it does.
 const MAX_BATCH: usize = 256;
 
-impl Layout<Shared> for Pack {
+impl Layout<Space> for Pack {
     fn takes(&self, key: &Key) -> bool {
         key.as_bytes().len() <= format::MAX_PACKED_KEY
     }
 
     fn rank(&self) -> Rank {
-        Rank::Slot
+        Rank::Slot(self.store)
     }
 
     fn batch(&self) -> usize {
@@ -74,8 +74,8 @@ impl Layout<Shared> for Pack {
 
     fn write<'s>(
         &self,
-        tier: &'s Shared,
-        run: &StoreRun<Shared>,
+        tier: &'s Space,
+        run: &StoreRun<Space>,
         fresh: Vec<Fresh>,
         worker: &mut Worker,
     ) -> Vec<Written<'s>> {
@@ -84,8 +84,8 @@ impl Layout<Shared> for Pack {
 
     fn read(
         &self,
-        tier: &Shared,
-        run: &LoadRun<Shared>,
+        tier: &Space,
+        run: &LoadRun<Space>,
         wanted: Vec<Wanted>,
         worker: &mut Worker,
     ) -> Vec<Read> {
@@ -96,19 +96,19 @@ impl Layout<Shared> for Pack {
         false
     }
 
-    fn is_there(&self, _tier: &Shared, _key: &Key) -> bool {
+    fn is_there(&self, _tier: &Space, _key: &Key) -> bool {
         true
     }
 
     /// Who still reads the block keeps its slot until then.
-    fn clear(&self, tier: &Shared, id: Id, reason: EvictReason) {
+    fn clear(&self, tier: &Space, id: Id, reason: EvictReason) {
         let freed = lock(&tier.core).forget_slot(id, reason, self.slot_bytes);
         if let Some(slot) = freed {
             self.give(&mut [slot]);
         }
     }
 
-    fn spoil(&self, tier: &Shared, id: Id, _flaw: &Flaw) {
+    fn spoil(&self, tier: &Space, id: Id, _flaw: &Flaw) {
         let freed = {
             let mut core = lock(&tier.core);
             if !matches!(core.catalog.state(id), State::Ready | State::Bad) {
@@ -121,15 +121,15 @@ impl Layout<Shared> for Pack {
         }
     }
 
-    fn give_back(&self, tier: &Shared, reason: EvictReason) -> bool {
+    fn give_back(&self, tier: &Space, reason: EvictReason) -> bool {
         self.drop_extent(tier, reason)
     }
 
-    fn recover(&self, tier: &Shared) {
+    fn recover(&self, tier: &Space) {
         self.claim_extents(tier);
     }
 
-    fn look(&self, tier: &Shared) {
+    fn look(&self, tier: &Space) {
         let mut looks = std::mem::take(&mut *lock(&self.looks));
         self.look_at_extents(tier, &mut looks);
         *lock(&self.looks) = looks;

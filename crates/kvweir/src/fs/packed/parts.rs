@@ -12,7 +12,7 @@ use crate::{
     catalog::Begin,
     error::{IoClass, classify},
     evict::Id,
-    fs::{body::FileBody, promise::Promise, shared::Shared},
+    fs::{body::FileBody, promise::Promise, space::Space},
     io::{
         DiskFile, PAGE, Stat,
         disk::{OpenMode, write_all_at},
@@ -36,7 +36,7 @@ const ZEROS: usize = 1 << 20;
 
 /// One file of an extent on its way.
 struct NewPart<'a> {
-    s: &'a Shared,
+    s: &'a Space,
     part: Part,
     at: &'a Location,
     header: &'a Header,
@@ -64,7 +64,7 @@ impl Author for NewPart<'_> {
 }
 
 /// An entry of a file that is being made. Dropped only by a panic.
-struct Making<'a>(&'a Shared, Id);
+struct Making<'a>(&'a Space, Id);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
@@ -76,7 +76,7 @@ impl Pack {
     /// Makes and opens an extent, for which bytes are reserved.
     pub(super) fn make_extent(
         &self,
-        s: &Shared,
+        s: &Space,
         number: u32,
         slots: u32,
         mut promise: Promise<'_>,
@@ -110,11 +110,11 @@ impl Pack {
 }
 
 /// A nonce whose files are not there: a file that is renamed would take the place of another one.
-fn unused_nonce(s: &Shared) -> io::Result<u64> {
+fn unused_nonce(s: &Space) -> io::Result<u64> {
     for _ in 0..NONCES {
         let nonce = s.root.nonce();
         let is_free = |part| {
-            let path = s.root.path_of(&Location::of_extent(part, nonce));
+            let path = s.root.path_of(&Location::of_extent(part, nonce).below(s.id.0));
             match s.root.disk.stat(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
                 r => r.map(|_| false),
@@ -128,14 +128,8 @@ fn unused_nonce(s: &Shared) -> io::Result<u64> {
 }
 
 /// Makes one file of an extent, counted as `cost` out of what is promised; returns its entry.
-fn make_part(
-    s: &Shared,
-    part: Part,
-    header: &Header,
-    cost: u64,
-    promise: &mut Promise<'_>,
-) -> io::Result<Id> {
-    let at = Location::of_extent(part, header.nonce);
+fn make_part(s: &Space, part: Part, header: &Header, cost: u64, promise: &mut Promise<'_>) -> io::Result<Id> {
+    let at = Location::of_extent(part, header.nonce).below(s.id.0);
     let fp = Fingerprint::of(at.file_name().as_bytes(), s.ns.seed());
     let (id, class) = {
         let mut core = lock(&s.core);
@@ -175,7 +169,7 @@ fn make_part(
 }
 
 /// Removes a file of an extent.
-pub(super) fn remove_part(s: &Shared, id: Id, reason: EvictReason) {
+pub(super) fn remove_part(s: &Space, id: Id, reason: EvictReason) {
     let victim = lock(&s.core).begin_removal(id);
     if let Some(v) = victim {
         s.remove_victim(&v, reason, true);
@@ -183,8 +177,8 @@ pub(super) fn remove_part(s: &Shared, id: Id, reason: EvictReason) {
 }
 
 /// Opens the files of the extent numbered `nonce`.
-pub(super) fn open_extent(s: &Shared, nonce: u64) -> io::Result<Files> {
-    let path = |part| s.root.path_of(&Location::of_extent(part, nonce));
+pub(super) fn open_extent(s: &Space, nonce: u64) -> io::Result<Files> {
+    let path = |part| s.root.path_of(&Location::of_extent(part, nonce).below(s.id.0));
     // what is not there must not be made
     let table = s.root.disk.open(&path(Part::Table), OpenMode::Existing, false)?;
     let path = path(Part::Data);

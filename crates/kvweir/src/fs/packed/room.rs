@@ -13,7 +13,7 @@ use crate::{
     catalog::body::Rank,
     clock::Instant,
     error::{IoClass, classify},
-    fs::{promise::Promise, room::NoRoom, shared::Shared},
+    fs::{promise::Promise, room::NoRoom, space::Space},
     metrics::{EvictReason, RefuseReason},
     sync::lock,
     tier::RequestId,
@@ -53,7 +53,7 @@ impl Pack {
     /// waits for anybody but who makes an extent.
     pub(crate) fn take_slots(
         &self,
-        s: &Shared,
+        s: &Space,
         n: u32,
         req: RequestId,
         out: &mut VecDeque<(Arc<Extent>, Run)>,
@@ -95,13 +95,13 @@ impl Pack {
     }
 
     /// Takes slots of extents that were to be given back and are not any more.
-    fn reopen_if_free(&self, s: &Shared) -> bool {
+    fn reopen_if_free(&self, s: &Space) -> bool {
         lock(&s.core).account.budget.above_bound() == 0 && self.reopen()
     }
 
     /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false` when
     /// nothing can go.
-    fn evict_slots(&self, s: &Shared, n: u32, files_help: bool) -> bool {
+    fn evict_slots(&self, s: &Space, n: u32, files_help: bool) -> bool {
         let n = u64::from(n.max(EVICT_AT_ONCE));
         let (mut freed, mut files) = (Vec::new(), Vec::new());
         let now = s.clock.now();
@@ -116,7 +116,7 @@ impl Pack {
                 want /= 2;
             }
             if files.is_empty() {
-                core.evict_slots(n, self.slot_bytes, now, &mut freed);
+                core.evict_slots(self.store, (n, self.slot_bytes), now, &mut freed);
             }
         }
         let any = !freed.is_empty() || !files.is_empty();
@@ -128,7 +128,7 @@ impl Pack {
     }
 
     /// Makes an extent if the bound has room for one.
-    fn grow(&self, s: &Shared) -> Grown {
+    fn grow(&self, s: &Space) -> Grown {
         let _turn = lock(&self.grow);
         if self.free() > 0 {
             // somebody else made one, or gave slots back, meanwhile
@@ -159,7 +159,7 @@ impl Pack {
     }
 
     /// The device has no space for an extent of any size.
-    fn full(&self, s: &Shared, now: Instant) -> Grown {
+    fn full(&self, s: &Space, now: Instant) -> Grown {
         let error = io::Error::from(io::ErrorKind::StorageFull);
         let first = {
             let mut core = lock(&s.core);
@@ -178,7 +178,7 @@ impl Pack {
     }
 
     /// Makes an extent of `slots` slots.
-    fn grow_by(&self, s: &Shared, number: u32, slots: u32, beside: u64) -> Grown {
+    fn grow_by(&self, s: &Space, number: u32, slots: u32, beside: u64) -> Grown {
         let cost = extent_cost(slots, self.slot_bytes, s.root.unit) + beside;
         if s.keep_floor(cost).is_err() {
             return Grown::Floor;
@@ -214,9 +214,9 @@ impl Pack {
     }
 
     /// `slots`, halved until the device has space for them above the floor, but no less than `smallest`.
-    fn slots_with_space(&self, s: &Shared, mut slots: u32, smallest: u32, beside: u64) -> u32 {
+    fn slots_with_space(&self, s: &Space, mut slots: u32, smallest: u32, beside: u64) -> u32 {
         let free = s.free_bytes(0, false);
-        let space = free.saturating_sub(s.params.min_free.unwrap_or(0));
+        let space = free.saturating_sub(s.min_free.unwrap_or(0));
         let cost = |slots| extent_cost(slots, self.slot_bytes, s.root.unit) + beside;
         while slots / 2 >= smallest && cost(slots) > space {
             slots /= 2;
@@ -225,7 +225,7 @@ impl Pack {
     }
 
     /// Slots of the extent that the bound has room for, with `beside` bytes left.
-    fn slots_that_fit(&self, s: &Shared, beside: u64) -> Option<u32> {
+    fn slots_that_fit(&self, s: &Space, beside: u64) -> Option<u32> {
         let credit = s.credit();
         let room = {
             let mut core = lock(&s.core);

@@ -10,7 +10,7 @@ use super::{Pack, claim::each_record, extents::Extent};
 use crate::{
     block::Fingerprint,
     catalog::index::State,
-    fs::{packed::parts::remove_part, shared::Shared},
+    fs::{packed::parts::remove_part, space::Space},
     jobs::Backend,
     metrics::EvictReason,
     sync::lock,
@@ -25,7 +25,7 @@ const STUCK_FOR: Duration = Duration::from_secs(30);
 
 impl Pack {
     /// Gives up an extent; returns whether the bytes of one are free.
-    pub(crate) fn drop_extent(&self, s: &Shared, reason: EvictReason) -> bool {
+    pub(crate) fn drop_extent(&self, s: &Space, reason: EvictReason) -> bool {
         let mut turn = lock(&self.grow);
         if turn.is_some_and(|until| s.clock.now() < until) {
             return false;
@@ -46,7 +46,7 @@ impl Pack {
     }
 
     /// Drops the blocks of an extent and forgets it; `false` while something holds it.
-    fn empty_extent(&self, s: &Shared, extent: &Arc<Extent>, reason: EvictReason) -> bool {
+    fn empty_extent(&self, s: &Space, extent: &Arc<Extent>, reason: EvictReason) -> bool {
         if !self.close(extent, CLOSING) {
             return false;
         }
@@ -71,7 +71,9 @@ impl Pack {
                 let mut core = lock(&s.core);
                 for &(fp, slot) in part {
                     let here = core.catalog.find(fp).filter(|&id| {
-                        core.slot(id).is_some_and(|s| s.slot == slot) && core.catalog.is_evictable(id)
+                        core.slot(id)
+                            .is_some_and(|s| (s.store, s.slot) == (self.store, slot))
+                            && core.catalog.is_evictable(id)
                     });
                     if let Some(id) = here {
                         freed.extend(core.forget_slot(id, reason, self.slot_bytes));
@@ -84,8 +86,8 @@ impl Pack {
     }
 
     /// Frees slots of blocks that were forgotten while somebody read them and that nobody reads any more.
-    pub(crate) fn free_forgotten(&self, s: &Shared) {
-        let mut freed = lock(&s.core).take_freed();
+    pub(crate) fn free_forgotten(&self, s: &Space) {
+        let mut freed = lock(&s.core).take_freed(self.store);
         if !freed.is_empty() {
             self.give(&mut freed);
         }

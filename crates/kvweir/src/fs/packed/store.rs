@@ -15,7 +15,7 @@ use crate::{
     error::{ErrorKind, IoClass, classify},
     fs::{
         body::SlotBody,
-        shared::Shared,
+        space::Space,
         written::{Fresh, Placed, Written},
     },
     io::{
@@ -92,15 +92,15 @@ impl Writing {
 /// A batch of blocks on its way into slots.
 struct Packing<'a> {
     pack: &'a Pack,
-    s: &'a Shared,
-    run: &'a StoreRun<Shared>,
+    s: &'a Space,
+    run: &'a StoreRun<Space>,
 }
 
 /// Writes blocks into slots.
 pub(super) fn store<'s>(
     pack: &Pack,
-    s: &'s Shared,
-    run: &StoreRun<Shared>,
+    s: &'s Space,
+    run: &StoreRun<Space>,
     fresh: Vec<Fresh>,
     engine: &mut dyn Engine,
 ) -> Vec<Written<'s>> {
@@ -194,6 +194,7 @@ impl Packing<'_> {
                 let end = match (kind, key) {
                     (None, Some(key)) => Ok(Placed {
                         body: SlotBody {
+                            store: self.pack.store,
                             slot,
                             tag: tag(m.sum, key),
                         }

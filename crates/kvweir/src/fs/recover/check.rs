@@ -15,25 +15,28 @@ pub(crate) fn can_be_named(s: &Shared, r: &Replayed) -> bool {
 
 /// Whether every block of ours has the key that events need.
 pub(crate) fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
-    let own = r.namespaces.iter().position(|n| n == s.ns.dir());
+    let served: Vec<bool> = r.namespaces.iter().map(|n| s.served_in(n).is_some()).collect();
+    let is_served = |ns: u16| served.get(usize::from(ns)).copied().unwrap_or(false);
     !s.root.keep_keys
-        || r.blocks.iter().all(|o| {
-            o.bad || o.key.is_some() || o.leaf == DirKind::Extent || Some(usize::from(o.namespace)) != own
-        })
+        || r.blocks
+            .iter()
+            .all(|o| o.bad || o.key.is_some() || o.leaf == DirKind::Extent || !is_served(o.namespace))
 }
 
-/// Blocks of our namespace that have another length than ours are none.
-pub(crate) fn mark_other_lengths(s: &Shared, r: &mut Replayed) {
+/// Blocks of the served namespace `number`, whose the journal is, that have another length than it has now are none.
+/// Returns whether there is such a difference.
+pub(crate) fn mark_other_lengths(s: &Shared, r: &mut Replayed, number: usize) -> bool {
     let other = r
         .resume
         .as_ref()
-        .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
-    let own = r.namespaces.iter().position(|n| n == s.ns.dir());
+        .is_some_and(|f| Some(f.header.block_len) != s.served.get(number).map(|s| s.block_len));
     if other {
+        let own = r.namespaces.iter().position(|n| s.served_in(n) == Some(number));
         let ours = r
             .blocks
             .iter_mut()
             .filter(|o| Some(usize::from(o.namespace)) == own);
         ours.for_each(|o| o.bad = true);
     }
+    other
 }

@@ -19,12 +19,11 @@ pub(crate) fn with_walk<R>(
     found: &(dyn Fn(&mut [Found]) + Sync),
     run: impl FnOnce(&Walk<'_>) -> R,
 ) -> R {
-    let own = s.ns.dir();
+    let own: Vec<(&str, u64)> = s.served.iter().map(|s| (s.ns.dir(), s.block_len)).collect();
     run(&Walk {
         disk: &*s.root.disk,
         root: &s.root.path,
-        own,
-        block_len: s.params.block_len as u64,
+        own: &own,
         fs_block: s.root.unit,
         want_keys: s.root.keep_keys,
         threads: (usable_cpus() * 2).clamp(2, 16),

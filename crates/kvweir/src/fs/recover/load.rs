@@ -62,17 +62,17 @@ fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
     if k.start == Start::Replay {
         own = match read(&s, k.member.number, k.mark.as_ref()) {
             Ok(r) if !can_be_named(&s, &r) => {
-                tracing::warn!(tier = %s.params.name, "{TOO_MANY_NAMESPACES}; the root is walked");
+                tracing::warn!(tier = %s.name, "{TOO_MANY_NAMESPACES}; the root is walked");
                 None
             }
             Ok(r) if keys_are_known(&s, &r) => Some(r),
             Ok(_) => {
-                tracing::info!(tier = %s.params.name, "events need keys, which the last owner did not note");
+                tracing::info!(tier = %s.name, "events need keys, which the last owner did not note");
                 None
             }
             Err(Unusable::Io(e)) if is_passing(&e) => return Err(fault(e)),
             Err(why) => {
-                tracing::warn!(tier = %s.params.name, %why, "the root is walked");
+                tracing::warn!(tier = %s.name, %why, "the root is walked");
                 None
             }
         };
@@ -101,7 +101,7 @@ fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
                 unusable => {
                     let why = unusable.err().map(|why| why.to_string());
                     tracing::warn!(
-                        tier = %s.params.name, member = d.number, why,
+                        tier = %s.name, member = d.number, why,
                         "what a dead member left is not known by its journal; the root is walked"
                     );
                     all = false;
@@ -157,11 +157,7 @@ fn is_passing(e: &io::Error) -> bool {
 /// Takes what the journal tells.
 fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
     let s = std::sync::Arc::clone(&k.shared);
-    mark_other_lengths(&s, &mut r);
-    let other_length = r
-        .resume
-        .as_ref()
-        .is_some_and(|f| f.header.block_len != s.params.block_len as u64);
+    let other_length = mark_other_lengths(&s, &mut r, 0);
     let looked = patiently(|| look_at_doubt(&s, &r, k.member.number));
     let looked = looked.map_err(|why| match why {
         Unusable::Io(e) => Error::io("load the root", s.root.path.display(), e),

@@ -24,7 +24,7 @@ pub(crate) fn begin_journal(s: &Shared, k: &Opening, from: Option<journal::Resum
         k.member.number,
         s.root.unit,
         from,
-        (s.root.nonce(), s.params.block_len as u64),
+        (s.root.nonce(), s.block_len()),
         names,
     )
     .map_err(|e| Error::io("open the journal", s.root.path.display(), e))?;
@@ -45,7 +45,7 @@ pub(crate) fn log(s: &Shared, seen: &LookedAt) {
     let Some(j) = s.root.journal.get() else { return };
     let written = log_blocks(s, j, &seen.there).and_then(|()| j.dirs(&s.core, &s.root.dirs.empty_ones()));
     if let Err(error) = written {
-        tracing::warn!(tier = %s.params.name, %error, "what was under way stays in doubt in the journal");
+        tracing::warn!(tier = %s.name, %error, "what was under way stays in doubt in the journal");
         j.doubt(seen.there.iter().map(|o| {
             let class = DirClass {
                 namespace: o.namespace,

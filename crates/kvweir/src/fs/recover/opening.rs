@@ -43,13 +43,13 @@ impl Opening {
 
     /// The dead members of the root, and what the ledger knows of their journals.
     pub(crate) fn dead_members(&self) -> io::Result<Vec<(Dead, Option<Mark>)>> {
-        let seed = self.shared.ns.seed();
+        let seeds = self.shared.seeds();
         let (ledger, me) = (&self.member.ledger, self.member.number);
         let done = self.member.change_within(OPEN_PATIENCE, |p| {
             let mut dead = Vec::new();
             for (n, e) in p.used().filter(|&(n, _)| n != me) {
                 if !ledger.is_live(n, Some(e))? {
-                    dead.push((Dead::of(n, e, seed), p.mark(n)));
+                    dead.push((Dead::of(n, e, &seeds), p.mark(n)));
                 }
             }
             Ok(dead)

@@ -8,6 +8,7 @@ use crate::{
     catalog::{
         Origin,
         index::{BATCH, State},
+        space::SpaceId,
     },
     fs::{body::FileBody, core::Core, shared::Shared},
     root::{
@@ -178,9 +179,9 @@ impl Core {
     /// Indexes and counts a block found on disk; it has no place among the others yet.
     pub(crate) fn found(&mut self, f: &mut Found) {
         self.account.budget.add_resident(f.cost);
-        let (extent, ours) = (f.leaf == DirKind::Extent, f.namespace == 0);
-        // one of ours is opened later, if this tier packs; else it is no block
-        f.bad |= extent && ours && !self.packs;
+        let (extent, ours) = (f.leaf == DirKind::Extent, self.serves(f.namespace));
+        // one of ours is opened later, if its space packs; else it is no block
+        f.bad |= extent && ours && !self.packs(f.namespace);
         let state = match () {
             () if f.bad => State::Bad,
             () if extent && ours => State::Aside,
@@ -191,7 +192,8 @@ impl Core {
             leaf: f.leaf,
         });
         // another namespace's keys are no business of our events
-        let key = f.key.as_ref().filter(|_| ours);
+        let space = SpaceId(f.namespace);
+        let key = f.key.as_ref().filter(|_| ours).map(|k| (space, k));
         let id = class.and_then(|class| {
             let written_at = u64::try_from(f.mtime_ns / 1_000_000_000).unwrap_or(0);
             let body = FileBody::new(class, f.prefix, f.cost).written(f.trailer, written_at);
@@ -204,7 +206,7 @@ impl Core {
         };
         f.id = Some(id);
         if state == State::Aside {
-            self.unclaimed.push(id);
+            self.add_unclaimed(space, [id]);
         }
         self.catalog.stats.recovered_blocks += u64::from(state == State::Ready && ours);
     }
@@ -213,7 +215,7 @@ impl Core {
     pub(crate) fn rank(&mut self, f: &Found) {
         let same = f.id.filter(|&id| self.catalog.fingerprint(id) == f.fp);
         if let Some(id) = same {
-            let origin = if f.namespace == 0 {
+            let origin = if self.serves(f.namespace) {
                 Origin::Found
             } else {
                 Origin::Orphan

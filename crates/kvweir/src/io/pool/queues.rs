@@ -12,6 +12,8 @@ const CRUMBS: usize = 8;
 
 /// Units of one submission.
 pub(super) struct Job {
+    /// Whose it is.
+    pub(super) owner: usize,
     pub(super) work: Arc<dyn Work>,
     pub(super) next: usize,
     pub(super) units: usize,
@@ -29,6 +31,8 @@ pub(super) struct Queues {
     pub(super) store_units: usize,
     pub(super) running: usize,
     pub(super) running_stores: usize,
+    /// How many run, by owner.
+    running_of: Vec<usize>,
     /// How often a worker left stores where they were because of loads.
     pub(super) held: u64,
     /// Workers that wait for work.
@@ -38,6 +42,7 @@ pub(super) struct Queues {
 
 /// Units that one worker took.
 pub(super) struct TakenUnits {
+    pub(super) owner: usize,
     pub(super) class: Class,
     pub(super) work: Arc<dyn Work>,
     pub(super) range: Range<usize>,
@@ -46,6 +51,52 @@ pub(super) struct TakenUnits {
 }
 
 impl Queues {
+    /// The number of a new owner.
+    pub(super) fn add_owner(&mut self) -> usize {
+        self.running_of.push(0);
+        self.running_of.len() - 1
+    }
+
+    /// Notes that an owner's units begin to run.
+    pub(super) fn begin(&mut self, owner: usize) {
+        self.running += 1;
+        if let Some(n) = self.running_of.get_mut(owner) {
+            *n += 1;
+        }
+    }
+
+    /// Notes that they have ended; returns whether nothing of it runs any more.
+    pub(super) fn end(&mut self, owner: usize) -> bool {
+        self.running -= 1;
+        let Some(n) = self.running_of.get_mut(owner) else {
+            return true;
+        };
+        *n = n.saturating_sub(1);
+        *n == 0
+    }
+
+    /// Units of an owner that wait.
+    pub(super) fn queued_by(&self, owner: usize) -> usize {
+        let all = self.loads.iter().chain(&self.stores);
+        all.filter(|j| j.owner == owner).map(|j| j.units - j.next).sum()
+    }
+
+    /// Whether anything of an owner waits or runs.
+    pub(super) fn is_busy(&self, owner: usize) -> bool {
+        self.running_of.get(owner).is_some_and(|&n| n > 0) || self.queued_by(owner) > 0
+    }
+
+    /// Takes what waits in the queue of `class`, of one owner or of all.
+    pub(super) fn take_queued(&mut self, class: Class, owner: Option<usize>) -> Vec<Job> {
+        let (queue, waiting) = self.of(class);
+        let all = std::mem::take(queue);
+        let (taken, left): (Vec<Job>, Vec<Job>) =
+            all.into_iter().partition(|j| owner.is_none_or(|o| j.owner == o));
+        *waiting = left.iter().map(|j| j.units - j.next).sum();
+        *queue = left.into();
+        taken
+    }
+
     /// The queue of a class and its units.
     pub(super) fn of(&mut self, class: Class) -> (&mut VecDeque<Job>, &mut usize) {
         match class {
@@ -99,11 +150,12 @@ impl Queues {
         let together = job.batch > 0;
         job.next = range.end;
         *waiting = waiting.saturating_sub(range.len());
-        let work = Arc::clone(&job.work);
+        let (owner, work) = (job.owner, Arc::clone(&job.work));
         if job.next >= job.units {
             queue.pop_front();
         }
         Some(TakenUnits {
+            owner,
             class,
             work,
             range,

@@ -26,6 +26,18 @@ pub(super) struct PoolState {
     pub(super) stopping: AtomicBool,
 }
 
+impl PoolState {
+    /// Cancels what waits in the queue of `class`, of one owner or of all.
+    pub(super) fn cancel_queued(&self, class: Class, owner: Option<usize>) {
+        let jobs = lock(&self.queues).take_queued(class, owner);
+        for j in jobs {
+            (j.next..j.units).for_each(|u| j.work.cancel(u));
+        }
+        // whoever waits for that may go on
+        self.idle.notify_all();
+    }
+}
+
 fn run_together(shared: &PoolState, work: &dyn Work, range: Range<usize>, own: &mut Worker) {
     let stopping = shared.stopping.load(Ordering::Relaxed);
     let units = range.clone();
@@ -43,13 +55,14 @@ pub(super) fn work_loop(shared: &PoolState, mut own: Worker) {
     loop {
         if let Some(claim) = q.claim(shared.size.store_threads) {
             let TakenUnits {
+                owner,
                 class,
                 work,
                 range,
                 together,
             } = claim;
             let store = usize::from(class == Class::Store);
-            q.running += 1;
+            q.begin(owner);
             q.running_stores += store;
             let claimable = q.is_claimable(shared.size.store_threads);
             let wake = q.waiting > 0 && claimable;
@@ -75,9 +88,9 @@ pub(super) fn work_loop(shared: &PoolState, mut own: Worker) {
             }
             drop(work);
             q = lock(&shared.queues);
-            q.running -= 1;
+            let idle = q.end(owner);
             q.running_stores -= store;
-            if q.running == 0 {
+            if idle {
                 shared.idle.notify_all();
             }
             // the last load lets more than one store go on

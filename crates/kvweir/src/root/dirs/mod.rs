@@ -60,13 +60,20 @@ pub(crate) struct Dirs {
     lost: Mutex<Lost>,
 }
 
-/// Directories of our namespace that were counted and turned out not to be there.
+/// Directories that were counted and turned out not to be there.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
-    /// Any of them may be gone.
-    pub(crate) all: bool,
+    /// Any of these namespaces may be gone.
+    pub(crate) all: BTreeSet<u16>,
     /// These leaves are.
-    pub(crate) leaves: HashSet<(Prefix, DirKind), FixedState>,
+    pub(crate) leaves: HashSet<(u16, Prefix, DirKind), FixedState>,
+}
+
+impl Lost {
+    /// Whether nothing is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.leaves.is_empty()
+    }
 }
 
 impl Dirs {
@@ -81,8 +88,7 @@ impl Dirs {
 
     /// Whether anything was found to be gone that nobody took.
     pub(crate) fn has_lost(&self) -> bool {
-        let lost = lock(&self.lost);
-        lost.all || !lost.leaves.is_empty()
+        !lock(&self.lost).is_empty()
     }
 
     /// Takes what was found to be gone since the last call.
@@ -166,9 +172,9 @@ impl Dirs {
         }
         let path = leaf_dir(root, prefix, leaf);
         let made = make_dir(disk, &path).and_then(|made| {
-            if made > LEVELS_PER_LEAF && ns == 0 {
+            if made > LEVELS_PER_LEAF {
                 // the namespace's own directory was not there
-                lock(&self.lost).all = true;
+                lock(&self.lost).all.insert(ns);
             }
             let now = disk.stat(&path)?.allocated;
             high.leaf(prefix, leaf).cost = units(change.set(high.leaf_cost(prefix, leaf), now));
@@ -284,6 +290,7 @@ impl Dirs {
         &self,
         disk: &dyn Disk,
         root: &Path,
+        ns: u16,
         prefix: Prefix,
         leaf: DirKind,
     ) -> io::Result<()> {
@@ -293,9 +300,11 @@ impl Dirs {
         let _turn = lock(stripe);
         let made = make_dir(disk, &leaf_dir(root, prefix, leaf))?;
         let mut lost = lock(&self.lost);
-        lost.all |= made > 1;
+        if made > 1 {
+            lost.all.insert(ns);
+        }
         if made > 0 {
-            lost.leaves.insert((prefix, leaf));
+            lost.leaves.insert((ns, prefix, leaf));
         }
         Ok(())
     }

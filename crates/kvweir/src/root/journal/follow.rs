@@ -10,7 +10,7 @@ use super::{
     header::{HEADER_BYTES, Header},
     path,
     read::files_of,
-    record::{At, FRAME_BYTES, Frame, Record, decode},
+    record::{FRAME_BYTES, Frame, Record, decode},
 };
 use crate::{
     block::Fingerprint,
@@ -18,15 +18,16 @@ use crate::{
         Disk, DiskFile,
         disk::{OpenMode, read_all_at},
     },
-    root::names::{DirKind, Prefix},
+    root::names::{DirClass, Prefix},
 };
 
-/// What a live member did to a block of the namespace that is followed.
+/// What a live member did to a block of a namespace that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Stored {
         fp: Fingerprint,
-        leaf: DirKind,
+        /// Its directories, with the namespace's number here.
+        class: DirClass,
         prefix: Prefix,
         trailer: bool,
         cost: u32,
@@ -40,10 +41,11 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Follower {
     member: u32,
-    /// The directory of the namespace to follow.
-    dir: String,
+    /// The directories of the namespaces to follow, by number.
+    dirs: Vec<String>,
     file: Option<Open>,
-    classes: HashMap<u16, (bool, DirKind), FixedState>,
+    /// Those of the namespaces that are followed, by the file's numbers.
+    classes: HashMap<u16, DirClass, FixedState>,
     /// Which reading from a snapshot on this is.
     reading: u32,
     /// Whether it was told that all is known.
@@ -79,10 +81,10 @@ enum Read {
 }
 
 impl Follower {
-    pub(crate) fn new(member: u32, dir: &str) -> Self {
+    pub(crate) fn new(member: u32, dirs: Vec<String>) -> Self {
         Self {
             member,
-            dir: dir.to_owned(),
+            dirs,
             file: None,
             classes: HashMap::default(),
             reading: 0,
@@ -150,7 +152,7 @@ impl Follower {
         ) {
             ended |= matches!(r, Record::End { .. });
             let reading = self.reading;
-            apply(&r, &self.dir, &mut self.classes, &mut |step| each(reading, step));
+            apply(&r, &self.dirs, &mut self.classes, &mut |step| each(reading, step));
             pos += len;
         }
         *at += pos as u64;
@@ -294,29 +296,32 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 
 fn apply(
     record: &Record<'_>,
-    dir: &str,
-    classes: &mut HashMap<u16, (bool, DirKind), FixedState>,
+    dirs: &[String],
+    classes: &mut HashMap<u16, DirClass, FixedState>,
     each: &mut dyn FnMut(Step),
 ) {
-    let ours = |classes: &HashMap<u16, (bool, DirKind), FixedState>, at: &At| {
-        classes.get(&at.class).filter(|s| s.0).map(|s| s.1)
-    };
     match record {
-        Record::DirClass { number, leaf, dir: d } => {
-            classes.insert(*number, (*d == dir, *leaf));
+        Record::DirClass { number, leaf, dir } => {
+            let followed = dirs.iter().position(|d| d == dir);
+            // a file defines a number anew in each of its writer's lives
+            classes.remove(number);
+            if let Some(namespace) = followed.and_then(|n| u16::try_from(n).ok()) {
+                let leaf = *leaf;
+                classes.insert(*number, DirClass { namespace, leaf });
+            }
         }
         Record::Stored(at, facts, _) if !facts.bad => {
-            if let Some(leaf) = ours(classes, at) {
+            if let Some(&class) = classes.get(&at.class) {
                 each(Step::Stored {
                     fp: at.fp,
-                    leaf,
+                    class,
                     prefix: at.prefix,
                     trailer: facts.trailer,
                     cost: facts.cost,
                 });
             }
         }
-        Record::Evict(at) if ours(classes, at).is_some() => each(Step::Removed(at.fp)),
+        Record::Evict(at) if classes.contains_key(&at.class) => each(Step::Removed(at.fp)),
         _ => {}
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     root::{
         dirs::Dirs,
         names::{DirKind, Parsed, Prefix, leaf_dir, name_fingerprint, parse_file, temp_member},
-        trailer::{TRAILER_BYTES, decode},
+        trailer::{TRAILER_BYTES, decode, is_block_file},
         visitor::{BlockFile, Met},
     },
 };
@@ -155,12 +155,14 @@ impl Walk<'_> {
         path: &Path,
         stat: &Stat,
     ) -> Found {
-        let ours = at.namespace == 0;
-        let whole = self.block_len + TRAILER_BYTES as u64;
-        let right = stat.len == self.block_len || stat.len == whole;
-        let key = match key {
-            None if ours && self.want_keys && at.leaf == DirKind::Keyed => self.key_in_trailer(path),
-            k => k,
+        let block_len = self.own.get(usize::from(at.namespace)).map(|o| o.1);
+        // of others' blocks only the length of ours can be guessed
+        let whole = block_len.or(self.own.first().map(|o| o.1));
+        let whole = whole.map(|n| n + TRAILER_BYTES as u64);
+        let right = block_len.is_none_or(|n| is_block_file(stat.len, n));
+        let key = match (key, block_len) {
+            (None, Some(n)) if self.want_keys && at.leaf == DirKind::Keyed => self.key_in_trailer(path, n),
+            (k, _) => k,
         };
         Found {
             fp,
@@ -169,18 +171,18 @@ impl Walk<'_> {
             prefix: at.prefix,
             cost: stat.counted(self.fs_block),
             mtime_ns: stat.mtime_ns,
-            trailer: stat.len == whole,
+            trailer: Some(stat.len) == whole,
             id: None,
-            bad: ours && !right && at.leaf != DirKind::Extent,
-            key: key.filter(|_| ours && self.want_keys),
+            bad: !right && at.leaf != DirKind::Extent,
+            key: key.filter(|_| block_len.is_some() && self.want_keys),
         }
     }
 
-    fn key_in_trailer(&self, path: &Path) -> Option<Key> {
+    fn key_in_trailer(&self, path: &Path, block_len: u64) -> Option<Key> {
         let file = self.disk.open(path, OpenMode::Read, false).ok()?;
         let mut page = [0; TRAILER_BYTES];
         let n = file
-            .read_at(&mut [io::IoSliceMut::new(&mut page)], self.block_len)
+            .read_at(&mut [io::IoSliceMut::new(&mut page)], block_len)
             .ok()?;
         decode(page.get(..n)?).map(|t| t.key)
     }

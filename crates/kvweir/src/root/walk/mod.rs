@@ -73,9 +73,8 @@ pub(crate) struct Survey {
 pub(crate) struct Walk<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) root: &'a Path,
-    /// Our own namespace's directory name: number 0.
-    pub(crate) own: &'a str,
-    pub(crate) block_len: u64,
+    /// The directories of the namespaces that are served, by number, and the length of their blocks.
+    pub(crate) own: &'a [(&'a str, u64)],
     pub(crate) fs_block: u64,
     pub(crate) want_keys: bool,
     pub(crate) threads: usize,
@@ -83,7 +82,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) sweep: Sweep,
     /// Told of blocks as they are found, a first-level directory at a time.
     pub(crate) found: &'a (dyn Fn(&mut [Found]) + Sync),
-    /// The number of a namespace other than ours by its directory's name; `None` when there are too many.
+    /// The number of a namespace by its directory's name; `None` when there are too many.
     pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
     /// Ends the walk early.
     pub(crate) stop: &'a AtomicBool,
@@ -141,12 +140,7 @@ impl Walk<'_> {
             if self.watch.is_some_and(|w| !w.wants(name)) {
                 continue;
             }
-            let number = if name == self.own {
-                Some(0)
-            } else {
-                (self.number)(name)
-            };
-            let Some(number) = number else {
+            let Some(number) = (self.number)(name) else {
                 self.count_foreign(&path, &mut survey)?;
                 continue;
             };
@@ -255,7 +249,7 @@ impl Walk<'_> {
     /// The name of an entry of the root, if it is a namespace's directory.
     fn namespace<'n>(&self, name: &'n OsStr, kind: FileKind) -> Option<&'n str> {
         let name = name.to_str().filter(|_| kind == FileKind::Dir)?;
-        (is_namespace(name) || name == self.own).then_some(name)
+        (is_namespace(name) || self.own.iter().any(|o| o.0 == name)).then_some(name)
     }
 
     /// The entries of a directory; `None`: a watcher was told that it cannot be read.
