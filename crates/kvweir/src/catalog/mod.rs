@@ -216,6 +216,11 @@ impl Catalog {
         self.policy(rank).is_empty() && (rank != Rank::Whole || self.orphans.is_empty())
     }
 
+    /// Whether there are blocks that nobody here serves.
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
     /// The [`Rank::Whole`] entry that goes next, without looking at pins.
     pub(crate) fn oldest(&self) -> Option<Id> {
         self.orphans.front().copied().or_else(|| self.whole.oldest())

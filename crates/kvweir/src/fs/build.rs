@@ -90,8 +90,10 @@ pub(super) fn build(
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
-    let all = std::iter::once(first).chain(others).zip(packs).zip(0..);
-    let spaces: Vec<Arc<Space>> = all
+    let spaces: Vec<Arc<Space>> = std::iter::once(first)
+        .chain(others)
+        .zip(packs)
+        .zip(0..)
         .map(|((part, pack), n)| {
             let watchdog = Watchdog::new(
                 settings.io_timeout,
@@ -100,30 +102,46 @@ pub(super) fn build(
                 began,
             );
             let bounce = Bounce::new(settings.bounce.applies(entered.may_hang), part.block_len);
-            let runner = Runner::new(part.name.clone(), Arc::clone(&shared.clock), part.bell, watchdog);
-            Arc::new(Space {
-                shared: Arc::clone(&shared),
-                id: SpaceId(n),
-                params: Params {
-                    name: part.name,
-                    block_len: part.block_len,
-                    verify: settings.verify,
-                    locality: settings.locality,
-                    pin_ttl: settings.pin_ttl,
-                    miss_ttl: settings.miss_ttl,
-                },
-                ns: part.ns,
-                layouts: layouts(pack),
-                runner,
-                bounce,
-                probes: Mutex::default(),
-                ended: AtomicBool::new(false),
-            })
+            Arc::new(space(
+                &shared,
+                SpaceId(n),
+                (&settings, part),
+                pack,
+                (watchdog, bounce),
+            ))
         })
         .collect();
     let givers = spaces.iter().map(|s| Arc::downgrade(s) as Weak<dyn Gives>);
     let _ = shared.spaces.set(givers.collect());
     Ok((shared, spaces))
+}
+
+fn space(
+    shared: &Arc<Shared>,
+    id: SpaceId,
+    (settings, part): (&FsSettings, FsSpace),
+    pack: Option<Pack>,
+    (watchdog, bounce): (Watchdog, Bounce),
+) -> Space {
+    let clock = Arc::clone(&shared.clock);
+    Space {
+        shared: Arc::clone(shared),
+        id,
+        runner: Runner::new(part.name.clone(), clock, part.bell, watchdog),
+        params: Params {
+            name: part.name,
+            block_len: part.block_len,
+            verify: settings.verify,
+            locality: settings.locality,
+            pin_ttl: settings.pin_ttl,
+            miss_ttl: settings.miss_ttl,
+        },
+        ns: part.ns,
+        layouts: layouts(pack),
+        bounce,
+        probes: Mutex::default(),
+        ended: AtomicBool::new(false),
+    }
 }
 
 fn served(space: &FsSpace) -> Served {

@@ -48,6 +48,9 @@ pub(crate) trait Layout<S: Stores + Loads>: Send + Sync {
     /// Makes a block that did not load a miss.
     fn spoil(&self, tier: &S, id: Id, flaw: &Flaw);
 
+    /// Bytes of what no single block holds.
+    fn held(&self, tier: &S) -> u64;
+
     /// Gives bytes back that no single block holds; returns whether any are free now.
     fn give_back(&self, tier: &S, reason: EvictReason) -> bool;
 

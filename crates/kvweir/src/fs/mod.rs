@@ -12,7 +12,8 @@
 //! | `backend.rs`, `store.rs`, `load.rs`, `written.rs` | what workers do, whatever the layout |
 //! | `layouts.rs` | `Layout`: what each layout does for the tier |
 //! | `files/`, `packed/` | one file per block; slots in large files |
-//! | `room.rs`, `trim.rs`, `gives_way.rs` | room for what is stored; coming below the bound; giving way to those who have one |
+//! | `room.rs`, `shares.rs` | room for what is stored; who gives it where several spaces share a bound |
+//! | `trim.rs`, `gives_way.rs` | coming below the bound; giving way to those who have one |
 //! | `recover/`, `keeper/` | what is there when a root is opened; the thread that looks after it |
 //! | `probe.rs`, `probes.rs` | looking for blocks that others wrote |
 //! | `lost.rs` | blocks whose directories somebody removed |
@@ -47,6 +48,7 @@ pub(crate) mod room;
 mod running;
 pub(crate) mod settings;
 pub(crate) mod shared;
+mod shares;
 pub(crate) mod space;
 mod store;
 mod tier;

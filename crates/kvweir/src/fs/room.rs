@@ -9,6 +9,7 @@ use crate::{
         core::{Core, Victim},
         promise::Promise,
         shared::Shared,
+        shares::Giver,
     },
     metrics::{EvictReason, RefuseReason},
     root::{
@@ -44,6 +45,7 @@ impl Shared {
         let credit = self.credit();
         let mut granted = 0;
         let mut victims = Vec::new();
+        let mut ask_shares = self.has_shares();
         loop {
             {
                 let now = self.clock.now();
@@ -60,6 +62,10 @@ impl Shared {
                     (Some(RefuseReason::NoSpace), false)
                 } else if core.account.trimming {
                     (Some(RefuseReason::Trimming), false)
+                } else if ask_shares {
+                    drop(core);
+                    ask_shares = matches!(self.giver(None), Some(Giver::Extents(s)) if s.give_back(reason));
+                    continue;
                 } else {
                     core.account.pressure += bytes - granted;
                     let missing = bytes - granted + unpaid + core.account.budget.excess();

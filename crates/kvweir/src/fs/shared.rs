@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    catalog::space::SpaceId,
     clock::{Clock, Instant},
     fs::{core::Core, phase::Phase},
     metrics::EvictReason,
@@ -28,6 +29,18 @@ pub(crate) struct Served {
 
 /// A space, as those who need room see it.
 pub(crate) trait Gives: Send + Sync {
+    /// Its number.
+    fn id(&self) -> SpaceId;
+
+    /// Whether its tier was not shut down.
+    fn is_open(&self) -> bool;
+
+    /// Whether its new blocks are packed.
+    fn packs(&self) -> bool;
+
+    /// Bytes that it has in what no single block holds.
+    fn held(&self) -> u64;
+
     /// Gives bytes back that no single block holds; returns whether any are free now.
     fn give_back(&self, reason: EvictReason) -> bool;
 }
@@ -84,7 +97,8 @@ impl Shared {
         self.phase_changed.notify_all();
     }
 
-    fn spaces(&self) -> impl Iterator<Item = Arc<dyn Gives>> {
+    /// The spaces, as those who need room see them.
+    pub(crate) fn spaces(&self) -> impl Iterator<Item = Arc<dyn Gives>> {
         self.spaces.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
@@ -113,8 +127,10 @@ impl Shared {
         self.served.iter().position(|s| s.ns.dir() == dir)
     }
 
-    /// Gives bytes back that no single block holds, of any space; returns whether any are free now.
+    /// Gives bytes back that no single block holds, of the space that has most; returns whether any are free now.
     pub(crate) fn give_back(&self, reason: EvictReason) -> bool {
-        self.spaces().any(|s| s.give_back(reason))
+        let mut all: Vec<Arc<dyn Gives>> = self.spaces().collect();
+        all.sort_by_cached_key(|s| std::cmp::Reverse(s.held()));
+        all.iter().any(|s| s.give_back(reason))
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 use super::layouts::Layouts;
 use crate::{
     block::Key,
-    catalog::space::SpaceId,
+    catalog::{body::Rank, space::SpaceId},
     events::Locality,
     fs::{
         probes::Probes,
@@ -16,7 +16,10 @@ use crate::{
     metrics::EvictReason,
     namespace::Namespace,
     root::names::Location,
-    sync::{Mutex, atomic::AtomicBool},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Parameters that do not change in a space's life.
@@ -56,6 +59,22 @@ impl Space {
 }
 
 impl Gives for Space {
+    fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    fn is_open(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    fn packs(&self) -> bool {
+        self.layouts.first_rank() != Rank::Whole
+    }
+
+    fn held(&self) -> u64 {
+        self.layouts.iter().map(|l| l.held(self)).sum()
+    }
+
     fn give_back(&self, reason: EvictReason) -> bool {
         self.layouts.give_back(self, reason)
     }

@@ -74,6 +74,8 @@ mod shared_root;
 #[cfg(test)]
 mod sizes;
 #[cfg(test)]
+mod spaces;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;

@@ -126,6 +126,10 @@ impl Layout<Space> for Files {
         }
     }
 
+    fn held(&self, _tier: &Space) -> u64 {
+        0
+    }
+
     fn give_back(&self, _tier: &Space, _reason: EvictReason) -> bool {
         false
     }

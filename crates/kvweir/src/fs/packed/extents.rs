@@ -254,6 +254,14 @@ impl Pack {
         }
     }
 
+    /// Bytes of all its extents, on a file system that allocates in units of `unit` bytes.
+    pub(crate) fn bytes(&self, unit: u64) -> u64 {
+        let s = lock(&self.state);
+        let all = s.extents.iter().flatten();
+        all.map(|t| extent_cost(t.extent.header.slots, self.slot_bytes, unit))
+            .sum()
+    }
+
     /// Whether an extent with this entry is open.
     pub(crate) fn has(&self, id: Id) -> bool {
         let s = lock(&self.state);

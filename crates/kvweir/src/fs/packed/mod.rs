@@ -121,6 +121,10 @@ impl Layout<Space> for Pack {
         }
     }
 
+    fn held(&self, tier: &Space) -> u64 {
+        self.bytes(tier.root.unit)
+    }
+
     fn give_back(&self, tier: &Space, reason: EvictReason) -> bool {
         self.drop_extent(tier, reason)
     }

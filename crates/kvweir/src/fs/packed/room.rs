@@ -13,7 +13,7 @@ use crate::{
     catalog::body::Rank,
     clock::Instant,
     error::{IoClass, classify},
-    fs::{promise::Promise, room::NoRoom, space::Space},
+    fs::{promise::Promise, room::NoRoom, shares::Giver, space::Space},
     metrics::{EvictReason, RefuseReason},
     sync::lock,
     tier::RequestId,
@@ -101,7 +101,15 @@ impl Pack {
 
     /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false` when
     /// nothing can go.
-    fn evict_slots(&self, s: &Space, n: u32, files_help: bool) -> bool {
+    fn evict_slots(&self, s: &Space, n: u32, mut files_help: bool) -> bool {
+        if files_help && s.has_shares() {
+            match s.giver(Some(s.id)) {
+                Some(Giver::Extents(other)) if other.give_back(EvictReason::Capacity) => return true,
+                Some(Giver::Files) => {}
+                // those of others are theirs
+                _ => files_help = lock(&s.core).catalog.has_orphans(),
+            }
+        }
         let n = u64::from(n.max(EVICT_AT_ONCE));
         let (mut freed, mut files) = (Vec::new(), Vec::new());
         let now = s.clock.now();
