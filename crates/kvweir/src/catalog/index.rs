@@ -42,7 +42,7 @@ pub(crate) enum State {
     Dead = 4,
     /// What cannot be a block of its namespace (wrong size): counted, evicted first, never a hit.
     Bad = 5,
-    /// Another live process's block of our namespace: loadable, but its owner's to count and to evict.
+    /// Another live process's block of a namespace served here: loadable, but its owner's to count and to evict.
     Peer = 6,
     /// Not a block but what the tier keeps blocks in: counted, no hit, under no policy.
     Aside = 7,

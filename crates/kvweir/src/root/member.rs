@@ -220,7 +220,7 @@ fn agree(j: &Joiner<'_>, known: Option<Page>, live: &[u32]) -> Result<(Page, boo
     Ok((page, walker_died))
 }
 
-/// The dead member of our namespace that leased most.
+/// The dead member of our first namespace that leased most.
 fn dead_of_seed(page: &Page, seed: u64, live: &[u32]) -> Option<u32> {
     page.used()
         .filter(|(n, e)| e.seed == seed && !live.contains(n))

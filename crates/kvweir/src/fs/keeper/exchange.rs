@@ -79,7 +79,7 @@ impl Keeper {
         self.other_walks = other_walks;
         self.followers
             .retain(|n, (inc, _)| living.iter().any(|l| l.0 == *n && l.1 == *inc));
-        // blocks of our namespace may have come to members of others
+        // blocks of our namespaces may have come to members of others
         for &(n, inc) in &living {
             self.followers
                 .entry(n)
@@ -88,7 +88,7 @@ impl Keeper {
         Ok(dead)
     }
 
-    /// Takes over what a dead member left: of our own namespace at once, of others when room is needed.
+    /// Takes over what a dead member left: of our own namespaces at once, of others when room is needed.
     pub(crate) fn consider(&mut self, d: Dead) {
         let now = self.shared.clock.now();
         let id = (d.number, d.incarnation);

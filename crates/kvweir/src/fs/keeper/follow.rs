@@ -16,7 +16,7 @@ const READINGS: u32 = (1 << READING_BITS) - 1;
 const LOOKED_AT_ONCE: u32 = 1024;
 
 impl Keeper {
-    /// Reads what other members of our namespace did.
+    /// Reads what other members of our namespaces did.
     pub(crate) fn follow(&mut self) {
         let s = &*self.shared;
         let mut steps = Vec::new();

@@ -51,7 +51,7 @@ pub(crate) struct Found {
     pub(crate) trailer: bool,
     /// Its entry, once it has one.
     pub(crate) id: Option<Id>,
-    /// Of our namespace, but not of the right size.
+    /// Of a namespace that is served, but not of the right size.
     pub(crate) bad: bool,
     pub(crate) key: Option<Key>,
 }
