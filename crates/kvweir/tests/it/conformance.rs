@@ -6,7 +6,7 @@ use kvweir::{
     Key,
     events::{Event, Locality, Medium},
     evict::PolicyKind,
-    fs::{FsBuilder, FsSettings, Layout, min_bound, min_pack_bound},
+    fs::{FsBuilder, FsSettings, FsSpace, Layout, min_bound, min_pack_bound},
     metrics::TierStats,
     tier::{
         BlockOutcome, JobId, LoadJob, Lookup, MemoryTier, Report, RequestId, StoreJob, Tier, Verified,
@@ -73,6 +73,37 @@ fn the_packed_tier_passes_without_direct_io() {
         direct: false,
         ..f
     });
+}
+
+/// The kit over one tier of a root that serves two, whichever it is and however the blocks of either lie.
+#[test]
+fn each_tier_of_a_root_with_two_passes() {
+    for (layout, other_layout, first) in [
+        (Layout::Fs, Layout::Fs, true),
+        (Layout::Pack, Layout::Fs, false),
+        (Layout::Fs, Layout::Pack, true),
+        (Layout::Pack, Layout::Pack, false),
+    ] {
+        let mut root = Root::new();
+        let mut other = Vec::new();
+        conformance::run_all(&mut |s: Setup| {
+            // with the last of both the root is let go
+            other.clear();
+            if s.fresh {
+                root = Root::new();
+            }
+            let mut settings = root.settings(2 * pack_bound(s));
+            let (a, b) = (("model", s.block_len, layout), ("other", 4096, other_layout));
+            let (a, b) = if first { (a, b) } else { (b, a) };
+            settings.layout = a.2;
+            let beside = FsSpace::new("b", ns(b.0), b.1).layout(b.2);
+            let both = FsBuilder::new(settings, ns(a.0), a.1).name("a").beside(beside);
+            let mut tiers = both.open_all().unwrap();
+            let tested = tiers.remove(usize::from(!first));
+            other = tiers;
+            Box::new(tested)
+        });
+    }
 }
 
 /// Room for as many slots, whatever part of the last extent is lost.

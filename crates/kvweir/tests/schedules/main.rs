@@ -18,4 +18,6 @@ mod pins;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
+mod spaces;
+#[cfg(test)]
 mod support;
