@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Pack,
-    extents::{Extent, MAX_SLOTS, data_cost, table_cost},
+    extent::{Extent, MAX_SLOTS, data_cost, table_cost},
     format::{HEADER_BYTES, Header, RECORD_BYTES, Record, claims_version},
     free::Run,
 };

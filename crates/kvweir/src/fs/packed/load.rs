@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 
 use super::{
     Pack,
-    extents::Extent,
+    extent::Extent,
     format::{Header, RECORD_BYTES, block_sum, tag},
 };
 use crate::{

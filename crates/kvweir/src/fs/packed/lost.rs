@@ -7,7 +7,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     Pack,
-    extents::{Extent, MAX_EXTENTS, SHIFT},
+    extent::{Extent, SHIFT},
+    extents::MAX_EXTENTS,
     free::Run,
 };
 use crate::{

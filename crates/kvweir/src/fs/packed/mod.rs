@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `format.rs` | the bytes of an extent: header, slot table, slots |
 //! | `free.rs` | free slots, by place and by length of the run |
-//! | `extents.rs` | the extents of a tier and which of their slots are taken |
+//! | `extent.rs`, `extents.rs` | one extent's open files and numbers; all of a space, and which slots are taken |
 //! | `room.rs` | slots for a store: free ones, a new extent, or evicted ones |
 //! | `parts.rs` | the two files of an extent: made, opened, removed |
 //! | `store.rs`, `load.rs` | what workers do: runs of slots, a few large operations |
@@ -41,6 +41,7 @@ use crate::{
 };
 
 mod claim;
+mod extent;
 mod extents;
 pub(crate) mod format;
 mod free;
@@ -52,7 +53,8 @@ mod room;
 mod shrink;
 mod store;
 
-pub(crate) use extents::{FIRST_SEQUENCE, MAX_EXTENTS, Pack, extent_cost, least_bytes, slot_bytes};
+pub(crate) use extent::{extent_cost, least_bytes, slot_bytes};
+pub(crate) use extents::{FIRST_SEQUENCE, MAX_EXTENTS, Pack};
 
 /// Bytes of packed blocks that a worker moves together.
 const BATCH_BYTES: u64 = 1 << 20;

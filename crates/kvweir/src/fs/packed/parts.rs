@@ -3,7 +3,8 @@
 use std::{io, path::Path, sync::Arc};
 
 use super::{
-    extents::{Data, Extent, Pack, data_cost, table_cost},
+    extent::{Data, Extent, data_cost, table_cost},
+    extents::Pack,
     format::Header,
     free::Run,
 };

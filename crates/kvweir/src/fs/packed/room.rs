@@ -5,7 +5,8 @@ use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{
     Pack,
-    extents::{Extent, FEW_SLOTS, MAX_EXTENTS, extent_bytes, extent_cost},
+    extent::{Extent, FEW_SLOTS, extent_bytes, extent_cost},
+    extents::MAX_EXTENTS,
     format::Header,
     free::Run,
 };

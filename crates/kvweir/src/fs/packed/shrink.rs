@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Pack, claim::each_record, extents::Extent};
+use super::{Pack, claim::each_record, extent::Extent};
 use crate::{
     block::Fingerprint,
     catalog::index::State,

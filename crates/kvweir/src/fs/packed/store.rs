@@ -6,7 +6,7 @@ use std::{collections::VecDeque, io, sync::Arc};
 
 use super::{
     Pack,
-    extents::Extent,
+    extent::Extent,
     format::{Header, RECORD_BYTES, Record, block_sum, tag},
     free::Run as SlotRun,
     room::NoSlots,
