@@ -1,4 +1,4 @@
-//! What a tier holds: the one place where a block becomes a hit, or stops being one. A tier's lock guards it; every call
+//! What the tiers of a root hold: the one place where a block becomes a hit, or stops being one. Their one lock guards it; every call
 //! is a few memory operations, nothing here does I/O (I8). What an entry means beyond fingerprint, state and pins is the
 //! tier's own ([`Body`]).
 //!
@@ -95,8 +95,8 @@ impl Residents for View<'_> {
 }
 
 impl Catalog {
-    /// An empty one, with policies by [`Rank`] and what an entry weighs in its own; `first` and `others` are the events of
-    /// its spaces.
+    /// An empty one, with a policy for each [`Rank`] and what an entry weighs in it; `first` and `others` are the events
+    /// of its spaces.
     pub(crate) fn new(
         index: Index,
         (whole, slots): (Box<dyn Policy>, Vec<Box<dyn Policy>>),
@@ -258,7 +258,7 @@ impl Catalog {
     }
 }
 
-/// What is behind a tier's lock: a catalog, and whatever else the tier needs there.
+/// What is behind the lock of a root's tiers: a catalog, and whatever else they need there.
 pub(crate) trait Holds: Send {
     /// The catalog.
     fn catalog(&mut self) -> &mut Catalog;

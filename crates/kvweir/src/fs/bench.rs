@@ -1,5 +1,5 @@
-//! For benches and tests (feature `testing`): compaction on demand, and blocks that the index knows and that have no files, so that lookups can be
-//! measured at sizes no test disk holds. Evicting or loading one finds its file gone; nothing else differs.
+//! For benches and tests (feature `testing`): compaction on demand, and blocks that the index knows and that have no
+//! files, so that lookups can be measured at sizes no test disk holds. Evicting or loading one finds its file gone; nothing else differs.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -13,7 +13,7 @@ use crate::{
 
 /// Bits of a first word that tell the leaf; the others tell the class.
 const PREFIX_BITS: u32 = 20;
-/// DirClasses that an entry can name.
+/// Classes that an entry can name.
 const MAX_CLASSES: usize = 1 << (32 - PREFIX_BITS);
 
 /// A block with a file of its own, or a file of an extent.

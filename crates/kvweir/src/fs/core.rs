@@ -1,4 +1,4 @@
-//! The local tier's state behind its one lock: what it holds, and the bytes of that. Every call is a few memory
+//! The state of a root's tiers behind their one lock: what they hold, and the bytes of that. Every call is a few memory
 //! operations; nothing here does I/O, so the scheduler may take the lock at any time (I8).
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Opening a root: check, join, hand over to the keeper, which loads, trims and writes what identifies the namespace.
-//! What is quickly done is done before the tier opens; a walk or a large trim goes on while it serves. Until it ends
+//! Opening a root: check, join, hand over to the keeper, which loads, trims and writes what identifies its namespaces.
+//! What is quickly done is done before the tiers open; a walk or a large trim goes on while they serve. Until it ends
 //! no store is admitted.
 
 use std::{collections::HashSet, io, path::Path, sync::Arc, time::Duration};
@@ -24,7 +24,7 @@ use crate::{
     sync::{lock, wait_while},
 };
 
-/// Trims of at most this many blocks are done before the tier opens.
+/// Trims of at most this many blocks are done before the tiers open.
 pub(crate) const TRIM_AT_ONCE: u64 = 2000;
 
 /// A root that is open.

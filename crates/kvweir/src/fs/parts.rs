@@ -78,7 +78,7 @@ impl Parts {
     }
 }
 
-/// A root that was entered: what is known of it before the tier is built.
+/// A root that was entered: what is known of it before the tiers are built.
 pub(crate) struct Entered {
     /// Unit of allocation of its file system, in bytes.
     pub(crate) unit: u64,

@@ -1,4 +1,4 @@
-//! How far a tier is that is being opened.
+//! How far a root is that is being opened.
 
 use crate::error::Error;
 

@@ -73,9 +73,9 @@ pub(crate) struct Shared {
     pub(crate) phase: Mutex<Phase>,
     pub(crate) phase_changed: Condvar,
     pub(crate) stop: AtomicBool,
-    /// Whether this tier, which has no bound, stopped to store for those who have one.
+    /// Whether this engine, which has no bound, stopped storing for those that have one.
     pub(crate) gave_way: AtomicBool,
-    /// For a tier without a bound, the directories above its root: one of them may become a root that has one.
+    /// For an engine without a bound, the directories above its root: one of them may become a root that has one.
     pub(crate) above: Vec<std::path::PathBuf>,
     /// Held by the worker that makes room above the floor; taken before every other lock.
     pub(crate) floor: Mutex<()>,

@@ -3,8 +3,7 @@
 //! evicts is of no use to another, and what one gives another is a whole extent. Between these holders (all files, and
 //! each space's extents) the bound is shared evenly: who has less than its share takes from who has most above its own,
 //! and whoever has its share evicts its own blocks. What nobody needs stays with who has it; a space whose tier was shut
-//! down has no share. A root with one space knows
-//! no shares: its blocks with files go before its slots.
+//! down has no share. A root with one space knows no shares: its blocks with files go before its slots.
 
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 //! | `file.rs` | a counted file comes ([`publish`](Root::publish)) or goes ([`remove`](Root::remove)) |
 //! | `account.rs`, `accounts.rs` | the bytes of a member; what the root's files need of whoever keeps them |
 //! | `names.rs`, `trailer.rs` | the names of files and directories; the page behind a block |
-//! | `dirs.rs`, `leaves.rs` | directories: made, counted, removed; a number for each |
-//! | `ledger.rs`, `member.rs`, `dead.rs` | who owns how much of a root's bytes |
+//! | `dirs/`, `leaves.rs` | directories: made, counted, removed; a number for each |
+//! | `ledger/`, `member.rs`, `dead.rs` | who owns how much of a root's bytes |
 //! | `journal/` | what a member wrote and removed, for its next life and for others |
 //! | `walk/`, `visitor.rs` | what lies there; walks that change nothing |
 //! | `around.rs`, `ownership.rs` | whose bound an engine would break; whose a root is |

@@ -1,4 +1,4 @@
-//! The keeper: a thread of each bounded tier that does what nobody waits for. It loads the root when it is opened,
+//! The keeper: a thread of each bounded root that does what nobody waits for. It loads the root when it is opened,
 //! trims it to its bound, and from then on ticks.
 //!
 //! | file | what it holds |
@@ -8,10 +8,11 @@
 //! | `start.rs` | loading, the first share, the first trim |
 //! | `tick.rs` | what is done ten times a second |
 //! | `exchange.rs` | settling with the other members who may hold how many bytes |
-//! | `follow.rs` | what other live members of the namespace store and remove |
+//! | `follow.rs` | what other live members of the namespaces served here store and remove |
 //! | `adopt.rs` | taking over what a dead member left |
 //! | `compact.rs` | folding the journal into a snapshot |
 //! | `again.rs`, `emptied.rs` | a root that somebody removed; directories that could not be removed |
+//! | `looks.rs` | where the keeper is with its looks at both |
 
 mod adopt;
 mod again;

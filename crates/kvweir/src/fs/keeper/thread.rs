@@ -1,6 +1,6 @@
-//! A claim on a root and the thread that holds it. The claim ends with the tier: whoever owns a [`Keeping`] and goes,
-//! on whatever path, takes the thread along, and the thread the claim. And the tier ends with the claim: a keeper that
-//! panics closes its tier first, and lets the root go when no I/O of it runs any more (I1).
+//! A claim on a root and the thread that holds it. The claim ends with the last tier: whoever owns a [`Keeping`] and goes,
+//! on whatever path, takes the thread along, and the thread the claim. And the tiers end with the claim: a keeper that
+//! panics closes them first, and lets the root go when no I/O of theirs runs any more (I1).
 
 use std::{
     any::Any,
@@ -28,12 +28,12 @@ use crate::{
     },
 };
 
-/// Longest wait for the keeper when a tier ends.
+/// Longest wait for the keeper when the last tier ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether the keeper has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The keeper, as its tier has it.
+/// The keeper, as the tiers of its root have it.
 pub(crate) struct Keeping {
     shared: Arc<Shared>,
     end: Arc<End>,
@@ -78,7 +78,7 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            // the tier did not come to be: nothing else was begun
+            // the tiers did not come to be: nothing else was begun
             self.shared.stop.store(true, Ordering::Relaxed);
             self.end(true);
         }
@@ -110,7 +110,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Closes the tier and, when none of its I/O runs any more, lets the root go: as if its process had been killed then.
+/// Closes the tiers and, when none of their I/O runs any more, lets the root go: as if its process had been killed then.
 fn close(keeper: Keeper, why: String) {
     let s = &*keeper.shared;
     {

@@ -1,5 +1,5 @@
 //! Extents that are there: after the root was loaded, or what a dead member left was taken over, those that belong to
-//! this tier are opened and their tables read, and their blocks become hits. Of two records of one key the later one
+//! this space are opened and their tables read, and their blocks become hits. Of two records of one key the later one
 //! holds. An extent that is proved to be of no use (another block length, another namespace, damaged, half of it gone)
 //! is given up like a file that is no block. One that cannot be read now (too few descriptors or memory, the device) stays
 //! counted and is tried again by the keeper; one of a later version stays counted, and is left as it is.
@@ -108,7 +108,7 @@ impl Pack {
         }
         let began = s.clock.now();
         let numbers = self.free_numbers(mine.len());
-        // more than a tier can have: given up
+        // more than a space can have: given up
         let beyond: Vec<Id> = mine
             .values()
             .skip(numbers.len())

@@ -5,7 +5,7 @@
 //! it joins the same root, holds the same lease of its one bound, answers lookups from the same index. To the root an
 //! *extent* is a file like a block's: reserved before it is made, told to the journal, counted, removed as a whole when
 //! bytes have to be given back. Blocks that have files of their own are served beside packed ones, and go first when room is
-//! needed.
+//! needed and the root has one space (`fs/shares.rs`).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -15,7 +15,8 @@
 //! | `room.rs` | slots for a store: free ones, a new extent, or evicted ones |
 //! | `parts.rs` | the two files of an extent: made, opened, removed |
 //! | `store.rs`, `load.rs` | what workers do: runs of slots, a few large operations |
-//! | `claim.rs`, `shrink.rs`, `lost.rs` | extents found at start; given up; removed by somebody else |
+//! | `claim.rs`, `shrink.rs` | extents found at start; given up |
+//! | `lost.rs`, `looks.rs` | extents that somebody else removed; where the search for them is |
 //!
 //! Invariants kept here: I1 (an extent is reserved and preallocated whole, with what its file system needs to keep track
 //! of it), I2 (a tag in memory and a checksum in the slot table tell payload and key), I3 (slots of pinned blocks are

@@ -1,5 +1,5 @@
-//! Slots for a store: free ones, then a new extent while the bound has room for one, then evicted ones. Blocks that have
-//! files of their own go before packed ones: what they cost becomes extents.
+//! Slots for a store: free ones, then a new extent while the bound has room for one, then evicted ones. Where the
+//! root has one space, blocks that have files of their own go before packed ones: what they cost becomes extents.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -107,7 +107,7 @@ impl Pack {
             match s.giver(Some(s.id)) {
                 Some(Giver::Extents(other)) if other.give_back(EvictReason::Capacity) => return true,
                 Some(Giver::Files) => {}
-                // those of others are theirs
+                // whoever has its share keeps its files; what nobody here serves goes
                 _ => files_help = lock(&s.core).catalog.has_orphans(),
             }
         }

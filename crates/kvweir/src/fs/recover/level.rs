@@ -1,4 +1,4 @@
-//! Walks of a root, or of some of it, by the tier that opens it.
+//! Walks of a root, or of some of it, by the member that opens it.
 
 use crate::{
     error::Result,

@@ -6,7 +6,7 @@
 //! | `load.rs` | `load()`: journals believed, or a walk |
 //! | `check.rs` | whether a sound journal can be gone on with |
 //! | `doubt.rs` | leaves in which something was under way |
-//! | `take.rs` | what was owned, taken into index, policy, directories and account |
+//! | `take.rs`, `taken.rs` | what was owned, taken into index, policy, directories and account |
 //! | `note.rs` | what a start writes down |
 //! | `level.rs` | walks of a root, or of its own level |
 

@@ -86,7 +86,7 @@ impl PoolShare {
         lock(&self.pool.queues).queued_by(self.owner)
     }
 
-    /// How often a worker left stores, anybody's, waiting because loads run.
+    /// How often a worker left stores waiting because loads ran, whosever they were.
     pub fn held_stores(&self) -> u64 {
         lock(&self.pool.queues).held
     }
