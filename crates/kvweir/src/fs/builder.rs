@@ -45,8 +45,8 @@ impl FsBuilder {
         })
     }
 
-    /// A tier for another namespace on the same root: one bound, one order of eviction, the same workers. The root's
-    /// settings are for all; see [`open_all`](Self::open_all).
+    /// A tier for another namespace on the same root: one bound, the same workers. The settings are for all, but
+    /// [`FsSpace::layout`]; see [`open_all`](Self::open_all).
     #[must_use]
     pub fn beside(mut self, space: FsSpace) -> Self {
         self.0.others.push(space);
@@ -109,12 +109,13 @@ impl FsBuilder {
     /// Opens the root and starts the workers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work, a bound too small
-    /// for what the file system gives out space in, also for a root with a bound below or above another one;
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process uses the root, or one above, and its bound would
-    /// not hold (its pid and host are named), or when the system gives no thread;
-    /// [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own files; or the I/O error
-    /// of the walk. Then nothing of the tier is left: no thread, and no claim on the root.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for settings or a directory that cannot work, a bound too
+    /// small for what the file system gives out space in, also for a root with a bound below or above another one;
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when another process uses the root, or one above, and its bound
+    /// would not hold (its pid and host are named), or when the system gives no thread;
+    /// [`ErrorKind::Full`](crate::ErrorKind::Full) when the bound has no room for the tier's own files; or the I/O
+    /// error of the walk. Then nothing of the tier is left: no thread, and no claim on the root. Also `Invalid` where
+    /// there are namespaces [`beside`](Self::beside): those are for [`open_all`](Self::open_all).
     pub fn open(self) -> Result<FsTier> {
         let one = self.0.others.is_empty();
         let several = || Error::invalid("open root", "several namespaces are to be served: use open_all");
@@ -124,27 +125,40 @@ impl FsBuilder {
         self.open_all()?.pop().ok_or_else(several)
     }
 
-    /// Opens the root for its namespace and all those [`beside`](Self::beside) it: a tier for each, in that order. They
-    /// share bound, order of eviction, journal and workers. Each tier is used, drained and shut down by itself; the root is
-    /// let go with the last. What a tier tells of bytes, blocks held and blocks evicted is the root's, of all of them
-    /// together; what it tells of lookups, stores and loads is its own.
+    /// Opens the root for its namespace and all those [`beside`](Self::beside) it: a tier for each, in that order. A
+    /// manager has blocks of one length, so each tier goes to a manager of its own.
+    ///
+    /// They share bound, journal and workers. Blocks with files of their own are evicted in one order, whosever they
+    /// are; between them and the packed blocks of each tier the bound is shared evenly where all want it, in whole
+    /// extents, so it should have room for several of each. What a tier tells of bytes, blocks held and blocks evicted
+    /// is the root's, of all of them together: over them it is not to be summed. What it tells of lookups, stores,
+    /// loads and its breaker is its own, as are its events.
+    ///
+    /// Each tier is used, drained and shut down by itself; the root is let go with the last. What one held that is shut
+    /// down stays and counts, and has no share any more. Who comes meanwhile, also a model that was shut down here,
+    /// opens the root with a builder of its own and the same bound, and is a further member of it, in this process as
+    /// in another: it has its part of the bound, and sees no blocks that others pack. A later start may name the models
+    /// in another order, or more of them: each finds its blocks. Those of models that are not named go first.
     ///
     /// ```
-    /// use kvweir::{fs::{FsBuilder, FsSettings, FsSpace}, namespace::{Identity, Namespace}, tier::Tier};
+    /// use kvweir::{fs::{FsBuilder, FsSettings, FsSpace, FsTier}, namespace::{Identity, Namespace}, tier::Tier};
     /// # fn main() -> kvweir::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// let model = |name: &str| Namespace::new(&Identity { model_name: name.into(), ..Identity::default() });
     /// let settings = FsSettings { max_bytes: Some(64 << 20), ..FsSettings::new(dir.path().join("kv")) };
     /// let large = FsBuilder::new(settings, model("large")?, 256 * 1024).name("large");
-    /// let mut tiers = large.beside(FsSpace::new("draft", model("draft")?, 16 * 1024)).open_all()?;
-    /// assert_eq!(tiers.len(), 2);
-    /// tiers.iter_mut().for_each(Tier::shutdown);
+    /// let tiers = large.beside(FsSpace::new("draft", model("draft")?, 16 * 1024)).open_all()?;
+    /// let [mut large, mut draft] = <[FsTier; 2]>::try_from(tiers).unwrap();
+    /// assert_eq!((large.name(), draft.name()), ("large", "draft"));
+    /// draft.shutdown();
+    /// large.shutdown();
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where two namespaces or names
-    /// are the same.
+    /// Those of [`open`](Self::open), but that there are several; and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid)
+    /// where two namespaces or names are the same, the bound has no room for a block of each, or more than 15 of the
+    /// namespaces are to be packed.
     pub fn open_all(self) -> Result<Vec<FsTier>> {
         let parts = self.0;
         let (pool_size, engine) = (parts.settings.pool, parts.settings.engine);

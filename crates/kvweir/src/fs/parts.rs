@@ -34,7 +34,7 @@ impl FsSpace {
         }
     }
 
-    /// Another layout of new blocks than the root's settings name.
+    /// Another layout of new blocks than [`FsSettings::layout`], which the first namespace has.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);

@@ -32,8 +32,9 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a drain looks after deadlines.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
-/// A tier of files below one directory. In a child that is forked from the process that opened it every lookup misses,
-/// every job is reported [`Closed`](crate::ErrorKind::Closed), and nothing else is done.
+/// A tier of blocks of one namespace below a directory. Dropping it shuts it down. In a child that is forked from the
+/// process that opened it every lookup misses, every job is reported [`Closed`](crate::ErrorKind::Closed), and nothing
+/// else is done.
 ///
 /// ```
 /// use kvweir::{fs::{FsBuilder, FsSettings}, namespace::{Identity, Namespace}, tier::{Lookup, RequestId, Tier}, Key};
@@ -154,8 +155,8 @@ impl FsTier {
         hits
     }
 
-    /// Whether each of `keys` can be loaded, as far as memory tells: nothing is pinned, counted or looked for on disk. In
-    /// a root that others write to, a key that is not known may be there: it counts as held.
+    /// Whether each of `keys` can be loaded, as far as memory tells: nothing is pinned, counted or looked for on disk.
+    /// In a root that others write to, a key that is not known may be there: it counts as held.
     pub fn held(&self, keys: &[Key]) -> Vec<bool> {
         let s = &*self.space;
         let mut fps = [Fingerprint(0); BATCH];
@@ -313,7 +314,8 @@ impl Tier for FsTier {
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
             core.catalog.expire_leases(s.id, now, s.params.pin_ttl);
-            // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left alone
+            // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left
+            // alone
             let away = core.catalog.is_closed(s.id) || s.runner.watchdog.is_tripped();
             if let Some(id) = core.catalog.ready(fp).filter(|_| !away) {
                 core.catalog.pin_for((s.id, req), id, now);
