@@ -1,6 +1,6 @@
-//! A block becomes a hit. A store begins one: its entry is reserved, others who come with the same key join and are told;
-//! it is admitted when its bytes are where they belong, or aborted. A start discovers blocks, which get their place among
-//! the others when all are known; another process's blocks are told by its journal.
+//! A block becomes a hit. A store begins one: its entry is reserved, others who come with the same key join and are
+//! told; it is admitted when its bytes are where they belong, or aborted. A start discovers blocks, which get their
+//! place among the others when all are known; another process's blocks are told by its journal.
 
 use super::{
     Catalog, Waiter,

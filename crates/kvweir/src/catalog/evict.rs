@@ -53,8 +53,8 @@ impl Catalog {
         true
     }
 
-    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer, each of `bytes` bytes;
-    /// what they told goes to `freed`.
+    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer, each of `bytes`
+    /// bytes; what they told goes to `freed`.
     pub(crate) fn evict_slots(
         &mut self,
         store: u8,

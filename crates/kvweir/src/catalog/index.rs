@@ -1,6 +1,6 @@
 //! The in-memory index of a root: a fingerprint finds a 32-byte entry through one of 1024 small hash tables of
-//! ids ([`Table`]), so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits (I8).
-//! Full keys are not kept (files name them, trailers prove them) unless events need them.
+//! ids ([`Table`]), so that no growth ever rehashes more than a thousandth of the blocks while the scheduler waits
+//! (I8). Full keys are not kept (files name them, trailers prove them) unless events need them.
 
 use std::collections::HashMap;
 

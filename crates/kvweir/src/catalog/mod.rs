@@ -1,6 +1,6 @@
-//! What the tiers of a root hold: the one place where a block becomes a hit, or stops being one. Their one lock guards it; every call
-//! is a few memory operations, nothing here does I/O (I8). What an entry means beyond fingerprint, state and pins is the
-//! tier's own ([`Body`]).
+//! What the tiers of a root hold: the one place where a block becomes a hit, or stops being one. Their one lock guards
+//! it; every call is a few memory operations, nothing here does I/O (I8). What an entry means beyond fingerprint, state
+//! and pins is the tier's own ([`Body`]).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | `body.rs` | the opaque part of an entry |
 //! | `index.rs`, `table.rs`, `pins.rs` | entries by fingerprint; who pins what |
 //!
-//! Eviction is in three steps: chosen here (the entry becomes `Evicting`: a miss, its bytes still counted), removed by a
-//! worker outside the lock, settled here; so the account never runs ahead of the disk (I1). Events are told as the state
-//! changes, in order (I7).
+//! Eviction is in three steps: chosen here (the entry becomes `Evicting`: a miss, its bytes still counted), removed by
+//! a worker outside the lock, settled here; so the account never runs ahead of the disk (I1). Events are told as the
+//! state changes, in order (I7).
 
 mod admit;
 pub(crate) mod body;
@@ -95,8 +95,8 @@ impl Residents for View<'_> {
 }
 
 impl Catalog {
-    /// An empty one, with a policy for each [`Rank`] and what an entry weighs in it; `first` and `others` are the events
-    /// of its spaces.
+    /// An empty one, with a policy for each [`Rank`] and what an entry weighs in it; `first` and `others` are the
+    /// events of its spaces.
     pub(crate) fn new(
         index: Index,
         (whole, slots): (Box<dyn Policy>, Vec<Box<dyn Policy>>),

@@ -1,7 +1,7 @@
 //! Who pins what: a lookup that hits pins the block for its request, once per request and block. The pin passes to
 //! the load job, or goes when the request finishes, or when its lease runs out because the engine forgot it (I3). Which
-//! blocks a job is for is known when a worker reaches it: the pins of a request that ends before are kept until its last
-//! job was reached.
+//! blocks a job is for is known when a worker reaches it: the pins of a request that ends before are kept until its
+//! last job was reached.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -104,8 +104,8 @@ impl Pins {
         held.take(id) || self.left.get_mut(&held.lease).is_some_and(|l| l.ids.remove(&id))
     }
 
-    /// Takes back what is left of pins that `req` lent to a job; returns those that are to be released, its lease holding
-    /// them already, or being over while no other job of it waits for them.
+    /// Takes back what is left of pins that `req` lent to a job; returns those that are to be released, its lease
+    /// holding them already, or being over while no other job of it waits for them.
     pub(crate) fn give_back(&mut self, req: RequestId, mut held: Held) -> Vec<Id> {
         if let Some(l) = self.leases.get_mut(&req).filter(|l| l.number == held.lease) {
             l.jobs = l.jobs.saturating_sub(1);

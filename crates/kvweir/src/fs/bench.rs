@@ -1,5 +1,6 @@
 //! For benches and tests (feature `testing`): compaction on demand, and blocks that the index knows and that have no
-//! files, so that lookups can be measured at sizes no test disk holds. Evicting or loading one finds its file gone; nothing else differs.
+//! files, so that lookups can be measured at sizes no test disk holds. Evicting or loading one finds its file gone;
+//! nothing else differs.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,7 +13,8 @@ use crate::{
 };
 
 impl FsTier {
-    /// Has the keeper compact the journal now, if there is room for that, and waits until it tried, at most ten seconds.
+    /// Has the keeper compact the journal now, if there is room for that, and waits until it tried, at most ten
+    /// seconds.
     pub fn compact(&self) {
         let s = &*self.space;
         if s.root.journal.get().is_none() {

@@ -150,15 +150,15 @@ impl Core {
         true
     }
 
-    /// Forgets a packed block; returns its slot, where nobody pins it: else it is [freed](Self::take_freed) with its last
-    /// pin.
+    /// Forgets a packed block; returns its slot, where nobody pins it: else it is [freed](Self::take_freed) with its
+    /// last pin.
     pub(crate) fn forget_slot(&mut self, id: Id, reason: EvictReason, slot_bytes: u64) -> Option<u32> {
         let body = self.catalog.forget(id, reason, slot_bytes)?;
         Some(SlotBody::of(&body)?.slot)
     }
 
-    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer; appends their slots to
-    /// `freed`.
+    /// Evicts blocks from the slots of `store`, `most` of them or, where not so many can go, fewer; appends their slots
+    /// to `freed`.
     pub(crate) fn evict_slots(
         &mut self,
         store: u8,
@@ -219,8 +219,8 @@ impl Core {
         self.catalog.removed(id, is_block.then_some((reason, cost)));
     }
 
-    /// A snapshot as the tier of `space` tells it: what is held is the root's, of all its spaces together; traffic is its
-    /// own. O(1) but for the index memory.
+    /// A snapshot as the tier of `space` tells it: what is held is the root's, of all its spaces together; traffic is
+    /// its own. O(1) but for the index memory.
     pub(crate) fn snapshot(&self, space: SpaceId, unix_seconds: u64) -> TierStats {
         let (account, budget, all) = (&self.account, &self.account.budget, &self.catalog.stats);
         let oldest = self.catalog.oldest().and_then(|id| self.file(id));

@@ -7,8 +7,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Whether a root that has no bound for us has one by now, or one above it: then nothing more is stored. Looked at by
-    /// workers before each block.
+    /// Whether a root that has no bound for us has one by now, or one above it: then nothing more is stored. Looked at
+    /// by workers before each block.
     pub(crate) fn gives_way(&self) -> bool {
         if self.root.bounded || self.gave_way.load(Ordering::Relaxed) {
             return !self.root.bounded;

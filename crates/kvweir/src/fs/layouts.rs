@@ -1,5 +1,5 @@
-//! How blocks lie below a root: what each layout does for the tier, and which of them a block goes to. A further layout is
-//! a folder of its own, and one more line in `build.rs`, which chooses.
+//! How blocks lie below a root: what each layout does for the tier, and which of them a block goes to. A further layout
+//! is a folder of its own, and one more line in `build.rs`, which chooses.
 
 use crate::{
     block::Key,

@@ -1,6 +1,6 @@
 //! Loading blocks, whatever their layout: each is read into the engine's memory and compared before it is reported good
-//! (I2). What cannot be proved wrong keeps its bytes but is no hit any more; what is provably wrong goes. Either way the
-//! failed block is a miss until it is stored again (I10).
+//! (I2). What cannot be proved wrong keeps its bytes but is no hit any more; what is provably wrong goes. Either way
+//! the failed block is a miss until it is stored again (I10).
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! The local tiers of a root, one for each space: blocks below a directory, within a hard byte limit. Joins what the lower floors offer: a bounded root
-//! (`root/`), a catalog of blocks (`catalog/`), the job runtime (`jobs/`).
+//! The local tiers of a root, one for each space: blocks below a directory, within a hard byte limit. Joins what the
+//! lower floors offer: a bounded root (`root/`), a catalog of blocks (`catalog/`), the job runtime (`jobs/`).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -22,8 +22,8 @@
 //! | `lost.rs` | blocks whose directories somebody removed |
 //! | `bench.rs` | what benches and tests ask beyond that (feature `testing`) |
 //!
-//! Keeps I1 (reservations before bytes), I2 (compared before a block is good), I3 (pins), I5 (slot guards held until I/O
-//! ends), I8 (the lock guards memory only), I10 (failures become misses).
+//! Keeps I1 (reservations before bytes), I2 (compared before a block is good), I3 (pins), I5 (slot guards held until
+//! I/O ends), I8 (the lock guards memory only), I10 (failures become misses).
 
 mod abroad;
 mod backend;

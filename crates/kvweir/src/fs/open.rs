@@ -197,8 +197,8 @@ fn wait_open(shared: &Shared, patience: Duration) -> Option<Error> {
     }
 }
 
-/// A number for this life of a process. Another one may have it that began in the same second with the same process id (in
-/// containers that is 1): what the ledger tells of this life goes into it too.
+/// A number for this life of a process. Another one may have it that began in the same second with the same process id
+/// (in containers that is 1): what the ledger tells of this life goes into it too.
 fn nonce(clock: &dyn Clock, root: &Path) -> u64 {
     let mut bytes = root.as_os_str().as_encoded_bytes().to_vec();
     bytes.extend(clock.unix_seconds().to_le_bytes());

@@ -38,8 +38,8 @@ impl Running {
         self.pool.share()
     }
 
-    /// A tier ends: its work does, and with the last tier the workers. Returns whether it is the last, and whether nothing
-    /// runs any more that it answers for: the last one answers for all.
+    /// A tier ends: its work does, and with the last tier the workers. Returns whether it is the last, and whether
+    /// nothing runs any more that it answers for: the last one answers for all.
     pub(crate) fn leave(&self, space: &Space, share: &PoolShare) -> (bool, bool) {
         if self.tiers.fetch_sub(1, Ordering::AcqRel) == 1 {
             space.stop.store(true, Ordering::Relaxed);

@@ -18,7 +18,8 @@ use crate::{
 };
 
 /// Bytes that every bounded root needs beside its blocks: its own directory, ledger and journal with a snapshot,
-/// `config.json`, and the namespace's directories, with room to grow; and in units of allocation, where those are large.
+/// `config.json`, and the namespace's directories, with room to grow; and in units of allocation, where those are
+/// large.
 const FIXED_BYTES: u64 = 192 * 1024;
 const FIXED_UNITS: u64 = 32;
 /// The allocation unit assumed before a file system was asked.
@@ -119,9 +120,9 @@ pub struct FsSettings {
     pub policy: PolicyKind,
     /// Worker threads.
     pub pool: PoolSize,
-    /// Whether payload checksums are compared on load. Sizes, trailers and the keys in them always are; of a packed block
-    /// the record was compared when its extent was opened, and what a load compares is one tag of checksum and key
-    /// together: without `verify`, nothing.
+    /// Whether payload checksums are compared on load. Sizes, trailers and the keys in them always are; of a packed
+    /// block the record was compared when its extent was opened, and what a load compares is one tag of checksum and
+    /// key together: without `verify`, nothing.
     pub verify: bool,
     /// Whether residency events are recorded. Costs the length of the key, and some, for each block in memory.
     pub events: bool,
@@ -143,8 +144,8 @@ pub struct FsSettings {
     /// Nothing is written, made, removed or locked below `root`: blocks are looked for on disk as in an unbounded root,
     /// whoever writes there, and stores are refused. `max_bytes` is then without effect.
     pub read_only: bool,
-    /// How new blocks are laid out. A tier that packs serves blocks with files of their own beside packed ones; one that
-    /// does not counts extents that are there, and evicts them first.
+    /// How new blocks are laid out. A tier that packs serves blocks with files of their own beside packed ones; one
+    /// that does not counts extents that are there, and evicts them first.
     pub layout: Layout,
     /// Who moves packed blocks, and reads those that have files of their own and are longer than 512 KiB, whatever the
     /// layout; where the kernel forbids io_uring,

@@ -1,9 +1,10 @@
-//! Who gives when a bound is full and several spaces live within it. Blocks with files of their own are ranked together,
-//! whichever space they are of: there the least recent goes. Slots are of one size in each space, so a slot that one
-//! evicts is of no use to another, and what one gives another is a whole extent. Between these holders (all files, and
-//! each space's extents) the bound is shared evenly: who has less than its share takes from who has most above its own,
-//! and whoever has its share evicts its own blocks. What nobody needs stays with who has it; a space whose tier was shut
-//! down has no share. A root with one space knows no shares: its blocks with files go before its slots.
+//! Who gives when a bound is full and several spaces live within it. Blocks with files of their own are ranked
+//! together, whichever space they are of: there the least recent goes. Slots are of one size in each space, so a slot
+//! that one evicts is of no use to another, and what one gives another is a whole extent. Between these holders (all
+//! files, and each space's extents) the bound is shared evenly: who has less than its share takes from who has most
+//! above its own, and whoever has its share evicts its own blocks. What nobody needs stays with who has it; a space
+//! whose tier was shut down has no share. A root with one space knows no shares: its blocks with files go before its
+//! slots.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ impl Shared {
         self.served.len() > 1
     }
 
-    /// Who is to give room to the extents of a space, or with `None` to blocks with files; `None` where who asks has its
-    /// share, or nobody has more than its own.
+    /// Who is to give room to the extents of a space, or with `None` to blocks with files; `None` where who asks has
+    /// its share, or nobody has more than its own.
     pub(crate) fn giver(&self, to: Option<SpaceId>) -> Option<Giver> {
         if !self.has_shares() {
             return None;

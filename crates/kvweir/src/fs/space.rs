@@ -1,5 +1,5 @@
-//! A space: one namespace that is served from a root, with blocks of one length and a layout of its own. All spaces of a
-//! process on one root share the rest: root, account, catalog, keeper, workers ([`Shared`]).
+//! A space: one namespace that is served from a root, with blocks of one length and a layout of its own. All spaces of
+//! a process on one root share the rest: root, account, catalog, keeper, workers ([`Shared`]).
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 

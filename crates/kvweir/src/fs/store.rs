@@ -1,5 +1,6 @@
-//! Storing blocks, whatever their layout. Per block: present or being written by somebody else? then nothing is written;
-//! else an entry is reserved, a layout writes it, and only then it becomes a hit (I1, I2). Every path admits or aborts.
+//! Storing blocks, whatever their layout. Per block: present or being written by somebody else? then nothing is
+//! written; else an entry is reserved, a layout writes it, and only then it becomes a hit (I1, I2). Every path admits
+//! or aborts.
 
 use std::{io, ops::Range, time::Duration};
 
@@ -50,8 +51,8 @@ enum Seen {
     Refused(ErrorKind),
 }
 
-/// Entries that are reserved and not admitted. Dropped with any left only by a panic: they are then given back, and those
-/// who joined are told (I4).
+/// Entries that are reserved and not admitted. Dropped with any left only by a panic: they are then given back, and
+/// those who joined are told (I4).
 struct Claims<'a> {
     run: &'a StoreRun<Space>,
     fresh: Vec<Fresh>,

@@ -25,8 +25,8 @@ use crate::{
     tier::{BlockOutcome, Direction, LoadBlock, Report, RequestId},
 };
 
-/// A tier that loads blocks. A worker calls this for some units of a job; each is to be finished there, or left to another job
-/// that finishes it.
+/// A tier that loads blocks. A worker calls this for some units of a job; each is to be finished there, or left to
+/// another job that finishes it.
 pub(crate) trait Loads: Backend {
     /// Does `units` of `run`, none of which was started.
     fn load(&self, run: &LoadRun<Self>, units: Range<usize>, worker: &mut Worker);

@@ -224,8 +224,8 @@ impl Progress {
         lock(&self.inner).blamed = true;
     }
 
-    /// Notes outcomes of blocks, of each the first one told; returns the job, if they were its last, and how many of them
-    /// had been given up.
+    /// Notes outcomes of blocks, of each the first one told; returns the job, if they were its last, and how many of
+    /// them had been given up.
     pub(crate) fn finish_all(&self, ends: &[(usize, BlockOutcome)]) -> (Option<Ended>, usize) {
         let mut p = lock(&self.inner);
         let mut hung = 0;

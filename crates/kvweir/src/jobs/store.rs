@@ -26,8 +26,8 @@ use crate::{
     tier::{BlockOutcome, Direction, Report, RequestId, StoreBlock},
 };
 
-/// A tier that stores blocks. A worker calls this for some units of a job; each is to be finished there, or left to another job
-/// that finishes it.
+/// A tier that stores blocks. A worker calls this for some units of a job; each is to be finished there, or left to
+/// another job that finishes it.
 pub(crate) trait Stores: Backend {
     /// Does `units` of `run`, none of which was started.
     fn store(&self, run: &StoreRun<Self>, units: Range<usize>, worker: &mut Worker);

@@ -3,12 +3,13 @@
 //! most 64 times in a deadline (I8).
 //!
 //! - A job whose operation has run for `io_timeout` is given up: reported failed, once (I4). It has not ended: the
-//!   worker keeps slot guard, pin and buffer until its I/O returns, and then neither publishes nor touches the slot (I5).
+//!   worker keeps slot guard, pin and buffer until its I/O returns, and then neither publishes nor touches the slot
+//!   (I5).
 //! - A job that waits while nothing in the tier ends for that long is given up too; while something hangs, only what
 //!   goes its own way counts, since loads may go on where all workers that store hang.
 //! - A deadline, or failed jobs in a row, open the breaker: everything that waits is failed, lookups miss, nothing
-//!   reaches the device but one probe after each cool-down (I10). The probe needs a free worker, since without one there
-//!   is nothing to recover for: it waits behind those that hang, and goes as soon as one of them returns.
+//!   reaches the device but one probe after each cool-down (I10). The probe needs a free worker, since without one
+//!   there is nothing to recover for: it waits behind those that hang, and goes as soon as one of them returns.
 
 use std::{
     io,

@@ -1,6 +1,6 @@
 //! A counted file comes or goes. It is begun in the journal, its directories are made, it is written under a temporary
-//! name that nobody else uses and renamed, and told as stored, or as gone where that fails (I1, I2, I6). Whatever failed on
-//! the way is given back; what cannot be removed stays counted.
+//! name that nobody else uses and renamed, and told as stored, or as gone where that fails (I1, I2, I6). Whatever
+//! failed on the way is given back; what cannot be removed stays counted.
 
 use std::{
     io,

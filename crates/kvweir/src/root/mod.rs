@@ -13,8 +13,8 @@
 //! | `walk/`, `visitor.rs` | what lies there; walks that change nothing |
 //! | `around.rs`, `ownership.rs` | whose bound an engine would break; whose a root is |
 //!
-//! Keeps I1: what is reserved before it is written, counted while it lies there, and given back when it is gone, journal,
-//! directories and temporaries included.
+//! Keeps I1: what is reserved before it is written, counted while it lies there, and given back when it is gone,
+//! journal, directories and temporaries included.
 
 pub(crate) mod account;
 pub(crate) mod accounts;
@@ -73,7 +73,8 @@ pub(crate) struct Root {
     pub(crate) told: Told,
     /// The directories of the namespaces that are served here.
     own: Vec<PathBuf>,
-    /// Directories of all namespaces found below the root, and what their keys are hashed with; those served come first.
+    /// Directories of all namespaces found below the root, and what their keys are hashed with; those served come
+    /// first.
     namespaces: Mutex<Vec<(PathBuf, u64)>>,
     temps: AtomicU64,
     nonces: AtomicU64,
@@ -90,7 +91,8 @@ pub(crate) struct RootSettings {
     pub(crate) direct: bool,
     /// The directories of the namespaces that are served, and what their keys are hashed with.
     pub(crate) own: Vec<(String, u64)>,
-    /// The first number of a temporary, unlike those of any other process and of our own last life; and the first nonce.
+    /// The first number of a temporary, unlike those of any other process and of our own last life; and the first
+    /// nonce.
     pub(crate) first: (u64, u64),
 }
 

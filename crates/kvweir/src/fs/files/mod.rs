@@ -1,4 +1,5 @@
-//! Blocks with files of their own, in vLLM's directory layout: the payload, and a page behind it that tells whose it is.
+//! Blocks with files of their own, in vLLM's directory layout: the payload, and a page behind it that tells whose it
+//! is.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! A block is read. Bytes go straight into the slot, or, where the file system may hang, into a buffer and from there;
-//! size, trailer, full key, namespace and, with `verify`, the checksum are compared before the block is good (I2). A file
-//! of exactly a block's length is a stock tier's and has nothing to be compared with but its size, unless it is known to
-//! have had a trailer.
+//! size, trailer, full key, namespace and, with `verify`, the checksum are compared before the block is good (I2). A
+//! file of exactly a block's length is a stock tier's and has nothing to be compared with but its size, unless it is
+//! known to have had a trailer.
 
 use std::{io, path::Path};
 

@@ -1,7 +1,7 @@
-//! Taking over what a dead member left, in steps of which each may fail and lose nothing (I1, I6): its journal is read and
-//! the leaves in doubt are looked at, which changes nothing; its blocks and its lease become ours in memory; then they
-//! are written into our journal, the lease passes in the ledger, and its files go. The last is tried again until it has
-//! been done: until then its own journal stands, its lock is ours, and shares are not settled.
+//! Taking over what a dead member left, in steps of which each may fail and lose nothing (I1, I6): its journal is read
+//! and the leaves in doubt are looked at, which changes nothing; its blocks and its lease become ours in memory; then
+//! they are written into our journal, the lease passes in the ledger, and its files go. The last is tried again until
+//! it has been done: until then its own journal stands, its lock is ours, and shares are not settled.
 
 use std::{io, sync::Arc};
 

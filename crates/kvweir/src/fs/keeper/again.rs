@@ -73,8 +73,8 @@ impl Keeper {
         done
     }
 
-    /// Whether whoever removes the root may be at it still, and would fail if something came back meanwhile: directories
-    /// change.
+    /// Whether whoever removes the root may be at it still, and would fail if something came back meanwhile:
+    /// directories change.
     fn may_go_on(&mut self) -> bool {
         let s = &*self.shared;
         let root = s.root.disk.stat(&s.root.path);

@@ -1,4 +1,5 @@
-//! What other live members of the namespaces served here store and remove, by their journals: their blocks are hits here too.
+//! What other live members of the namespaces served here store and remove, by their journals: their blocks are hits
+//! here too.
 
 use crate::{
     budget::COST_UNIT,

@@ -1,6 +1,6 @@
-//! A claim on a root and the thread that holds it. The claim ends with the last tier: whoever owns a [`Keeping`] and goes,
-//! on whatever path, takes the thread along, and the thread the claim. And the tiers end with the claim: a keeper that
-//! panics closes them first, and lets the root go when no I/O of theirs runs any more (I1).
+//! A claim on a root and the thread that holds it. The claim ends with the last tier: whoever owns a [`Keeping`] and
+//! goes, on whatever path, takes the thread along, and the thread the claim. And the tiers end with the claim: a keeper
+//! that panics closes them first, and lets the root go when no I/O of theirs runs any more (I1).
 
 use std::{
     any::Any,
@@ -110,7 +110,8 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Closes the tiers and, when none of their I/O runs any more, lets the root go: as if its process had been killed then.
+/// Closes the tiers and, when none of their I/O runs any more, lets the root go: as if its process had been killed
+/// then.
 fn close(keeper: Keeper, why: String) {
     let s = &*keeper.shared;
     {

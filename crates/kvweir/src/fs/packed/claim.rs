@@ -1,8 +1,8 @@
 //! Extents that are there: after the root was loaded, or what a dead member left was taken over, those that belong to
 //! this space are opened and their tables read, and their blocks become hits. Of two records of one key the later one
 //! holds. An extent that is proved to be of no use (another block length, another namespace, damaged, half of it gone)
-//! is given up like a file that is no block. One that cannot be read now (too few descriptors or memory, the device) stays
-//! counted and is tried again by the keeper; one of a later version stays counted, and is left as it is.
+//! is given up like a file that is no block. One that cannot be read now (too few descriptors or memory, the device)
+//! stays counted and is tried again by the keeper; one of a later version stays counted, and is left as it is.
 
 use std::{
     collections::{BTreeMap, HashSet},

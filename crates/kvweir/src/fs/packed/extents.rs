@@ -294,8 +294,8 @@ impl Pack {
         all.into_iter().map(|t| Arc::clone(&t.extent)).collect()
     }
 
-    /// Sets the free slots of an extent aside, so that nothing new goes into it; `false` where `most` others are closing
-    /// already and it is not.
+    /// Sets the free slots of an extent aside, so that nothing new goes into it; `false` where `most` others are
+    /// closing already and it is not.
     pub(crate) fn close(&self, extent: &Extent, most: usize) -> bool {
         let mut s = lock(&self.state);
         let closing = |t: &&Taken| t.closing.is_some() && !t.lost;

@@ -1,6 +1,6 @@
-//! The bytes of an extent (version 1, little-endian). It has two files, since file systems let nobody write through the page
-//! cache while others write the same file past it: slots, one behind the other from byte 0 on, are all that the data
-//! file holds. The table file begins with the header's page:
+//! The bytes of an extent (version 1, little-endian). It has two files, since file systems let nobody write through the
+//! page cache while others write the same file past it: slots, one behind the other from byte 0 on, are all that the
+//! data file holds. The table file begins with the header's page:
 //!
 //! | bytes | field |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! Free slots as runs, by place and by length. Handing out finds the smallest run that is long enough, else the longest:
-//! what is written together lies together, and long runs stay whole. All calls are O(log n) in the number of runs.
+//! Free slots as runs, by place and by length. Handing out finds the smallest run that is long enough, else the
+//! longest: what is written together lies together, and long runs stay whole. All calls are O(log n) in the number of
+//! runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

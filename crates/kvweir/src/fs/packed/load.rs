@@ -1,6 +1,6 @@
-//! Loading packed blocks: the units of a job that a worker took, together. Slots that follow each other are read with one
-//! operation, straight into the engine's memory; then each block is compared with its tag (I2). What is provably wrong
-//! loses its record; what could not be read is a miss until it is stored again.
+//! Loading packed blocks: the units of a job that a worker took, together. Slots that follow each other are read with
+//! one operation, straight into the engine's memory; then each block is compared with its tag (I2). What is provably
+//! wrong loses its record; what could not be read is a miss until it is stored again.
 
 use std::{io, sync::Arc};
 

@@ -1,7 +1,7 @@
-//! Extents that go behind their tier's back: somebody removes a file of theirs, or cuts the table. What lies in them can be read
-//! for as long as they are open, and is gone after that; so their blocks become misses as soon as that is seen, by the
-//! keeper, which looks at all of them in turn, or by a store that would have gone there. Their bytes are given back when
-//! nobody has them open any more.
+//! Extents that go behind their tier's back: somebody removes a file of theirs, or cuts the table. What lies in them
+//! can be read for as long as they are open, and is gone after that; so their blocks become misses as soon as that is
+//! seen, by the keeper, which looks at all of them in turn, or by a store that would have gone there. Their bytes are
+//! given back when nobody has them open any more.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -122,8 +122,8 @@ impl Pack {
         }
     }
 
-    /// Forgets all blocks that lie in `lost`, found by the index: tables may be gone too. Who reads one of them keeps its
-    /// slot until then.
+    /// Forgets all blocks that lie in `lost`, found by the index: tables may be gone too. Who reads one of them keeps
+    /// its slot until then.
     fn drop_blocks_of(&self, s: &Space, lost: &[Arc<Extent>]) {
         let mut is_lost = [false; MAX_EXTENTS];
         for e in lost {

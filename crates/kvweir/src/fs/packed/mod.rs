@@ -4,8 +4,8 @@
 //! A tier with [`Layout::Pack`](crate::fs::Layout) is the file tier in everything but where the bytes of new blocks go:
 //! it joins the same root, holds the same lease of its one bound, answers lookups from the same index. To the root an
 //! *extent* is a file like a block's: reserved before it is made, told to the journal, counted, removed as a whole when
-//! bytes have to be given back. Blocks that have files of their own are served beside packed ones, and go first when room is
-//! needed and the root has one space (`fs/shares.rs`).
+//! bytes have to be given back. Blocks that have files of their own are served beside packed ones, and go first when
+//! room is needed and the root has one space (`fs/shares.rs`).
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -18,9 +18,9 @@
 //! | `claim.rs`, `shrink.rs` | extents found at start; given up |
 //! | `lost.rs`, `looks.rs` | extents that somebody else removed; where the search for them is |
 //!
-//! Invariants kept here: I1 (an extent is reserved and preallocated whole, with what its file system needs to keep track
-//! of it), I2 (a tag in memory and a checksum in the slot table tell payload and key), I3 (slots of pinned blocks are
-//! not taken), I6 (the record of a slot is taken away before its bytes change, and written after).
+//! Invariants kept here: I1 (an extent is reserved and preallocated whole, with what its file system needs to keep
+//! track of it), I2 (a tag in memory and a checksum in the slot table tell payload and key), I3 (slots of pinned blocks
+//! are not taken), I6 (the record of a slot is taken away before its bytes change, and written after).
 //!
 //! Blocks of one job, and following jobs of one request, go next to each other: slots are handed out in runs, and a
 //! request keeps a window of free slots behind its last one.

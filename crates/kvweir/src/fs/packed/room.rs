@@ -100,8 +100,8 @@ impl Pack {
         lock(&s.core).account.budget.above_bound() == 0 && self.reopen()
     }
 
-    /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false` when
-    /// nothing can go.
+    /// Evicts about `n` blocks, those with files of their own first where their bytes can become an extent; `false`
+    /// when nothing can go.
     fn evict_slots(&self, s: &Space, n: u32, mut files_help: bool) -> bool {
         if files_help && s.has_shares() {
             match s.giver(Some(s.id)) {

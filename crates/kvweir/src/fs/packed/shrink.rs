@@ -1,5 +1,5 @@
-//! Giving bytes back: a whole extent, the one with the fewest blocks first. Its blocks are found by its table; those that
-//! are pinned or being written hold it until they are not. Then its file goes as a block's does.
+//! Giving bytes back: a whole extent, the one with the fewest blocks first. Its blocks are found by its table; those
+//! that are pinned or being written hold it until they are not. Then its file goes as a block's does.
 //!
 //! An extent that is held stays closed: it takes nothing new, so it ends. Few are closed at a time, lest a pin in each
 //! costs all others their blocks; and when nothing has to be given back any more they take blocks again.

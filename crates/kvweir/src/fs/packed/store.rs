@@ -1,6 +1,6 @@
-//! Storing packed blocks: the units of a job that a worker took, together. Per block: present or being written by somebody
-//! else? then nothing is written. The others get slots, in runs; of each run the old records are taken away, the blocks
-//! written with one operation, and their new records with one more; only then they are hits (I2, I6).
+//! Storing packed blocks: the units of a job that a worker took, together. Per block: present or being written by
+//! somebody else? then nothing is written. The others get slots, in runs; of each run the old records are taken away,
+//! the blocks written with one operation, and their new records with one more; only then they are hits (I2, I6).
 
 use std::{collections::VecDeque, io, sync::Arc};
 

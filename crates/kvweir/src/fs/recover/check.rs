@@ -23,8 +23,8 @@ pub(crate) fn keys_are_known(s: &Shared, r: &Replayed) -> bool {
             .all(|o| o.bad || o.key.is_some() || o.leaf == DirKind::Extent || !is_served(o.namespace))
 }
 
-/// Marks blocks of the served namespace `number`, whose journal this is, as bad where that was written for another block
-/// length than the namespace has now. Returns whether it was.
+/// Marks blocks of the served namespace `number`, whose journal this is, as bad where that was written for another
+/// block length than the namespace has now. Returns whether it was.
 pub(crate) fn mark_other_lengths(s: &Shared, r: &mut Replayed, number: usize) -> bool {
     let other = r
         .resume

@@ -22,8 +22,8 @@ pub(crate) struct Looked {
     pub(crate) owned: Vec<Fingerprint>,
 }
 
-/// Looks at the leaves in which something was under way when the member died. Nothing is counted yet: where it fails, it
-/// may be tried again.
+/// Looks at the leaves in which something was under way when the member died. Nothing is counted yet: where it fails,
+/// it may be tried again.
 pub(crate) fn look_at_doubt(s: &Shared, r: &Replayed, member: u32) -> Result<Vec<Looked>, Unusable> {
     let mut all = Vec::with_capacity(r.doubt.len());
     for (&(ns, prefix, leaf), owned) in &r.doubt {

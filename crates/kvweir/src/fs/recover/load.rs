@@ -53,8 +53,8 @@ pub(crate) fn load(k: &mut Opening) -> Result<()> {
     begin_journal(&s, k, None)
 }
 
-/// Reads the journals that this start rests on: our own, and where nobody else lives those of the dead too, since nobody
-/// else would count what they left. One that cannot be used means a walk. Returns our own.
+/// Reads the journals that this start rests on: our own, and where nobody else lives those of the dead too, since
+/// nobody else would count what they left. One that cannot be used means a walk. Returns our own.
 fn believed(k: &mut Opening) -> Result<Option<Replayed>> {
     let s = std::sync::Arc::clone(&k.shared);
     let fault = |e: io::Error| Error::io("read the journals", s.root.path.display(), e);

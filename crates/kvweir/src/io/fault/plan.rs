@@ -78,8 +78,8 @@ pub(super) struct Limit {
 }
 
 impl Plan {
-    /// The fault that a call meets, and how often the gate was opened then: a call that is to hang goes on with the next
-    /// opening, also where that comes before it waits.
+    /// The fault that a call meets, and how often the gate was opened then: a call that is to hang goes on with the
+    /// next opening, also where that comes before it waits.
     fn fault(&self, op: Op, path: &Path, direct: bool) -> Option<(Fault, u64)> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let mut plan = lock(&self.0.rules);
