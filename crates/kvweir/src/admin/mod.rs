@@ -5,14 +5,17 @@
 //! | `holder.rs`, `claim.rs` | who holds a root; holding it oneself, and giving its journals up |
 //! | `survey.rs`, `identity.rs` | what lies in each namespace; the sizes and digests its files should have |
 //! | `inspect.rs`, `keys.rs` | the numbers of a survey; the keys of a namespace's blocks |
-//! | `check.rs`, `verify.rs` | one file against its trailer and name; all files, in parallel; removal of bad ones |
-//! | `extents.rs`, `check_extent.rs` | extents of packed blocks: header and table; every slot against its record |
+//! | `check.rs`, `reader.rs` | one file against its trailer and name; all files, in parallel |
+//! | `verify.rs` | removal of bad ones |
+//! | `verification.rs`, `finding.rs` | what is reported; what is found, and how grave it is |
+//! | `extents.rs`, `tables.rs` | extents of packed blocks: header and table; all those of a namespace |
+//! | `check_extent.rs` | every slot against its record |
 //! | `journals.rs` | block files and extents against the journals of members |
 //! | `trim.rs` | oldest blocks first, down to a size |
 //! | `gc.rs`, `shm.rs` | leftovers, namespaces out of use, shared memory of engines that are gone |
 //! | `doctor/` | whether machine and directory suit |
 //! | `import/` | trailers for blocks that a stock tier wrote |
-//! | `spent.rs` | commands end where file descriptors or memory do |
+//! | `spent.rs`, `notes.rs` | commands end where file descriptors or memory do; what they note of that |
 //! | `temps.rs` | temporaries of commands |
 //! | `convert/` | blocks from files into extents and back |
 //!

@@ -6,7 +6,8 @@
 //! | `list.rs`, `mark.rs` | index-linked lists over chunked nodes of 12 or 16 bytes; what a node records |
 //! | `queue.rs`, `bits.rs` | a list whose pinned entries are set aside in order, and the walk that finds victims |
 //! | `ghost.rs` | names of recently evicted blocks |
-//! | `lru.rs`, `arc.rs`, `s3fifo.rs`, `kind.rs` | the policies; their names and how to build one |
+//! | `lru.rs`, `arc.rs`, `s3fifo.rs` | the policies |
+//! | `kind.rs`, `build.rs` | their names; how to build one |
 //! | `resident.rs` | a cache of bare block numbers around a policy, for replaying traces |
 //!
 //! Invariant I3 is kept here as follows: an entry for which [`Residents::evictable`] says no keeps its place and is

@@ -88,7 +88,8 @@ impl Keeper {
         Ok(dead)
     }
 
-    /// Takes over what a dead member left: of our own namespaces at once, of others when room is needed.
+    /// Takes over what a member left that has been dead for a while: where its first namespace is served here, always;
+    /// else when room is needed.
     pub(crate) fn consider(&mut self, d: Dead) {
         let now = self.shared.clock.now();
         let id = (d.number, d.incarnation);

@@ -3,11 +3,12 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `files.rs`, `header.rs`, `record.rs`, `fields.rs` | names of the files; the format |
+//! | `older.rs`, `window.rs` | a file that counts and is not written any more; reading one front to back |
 //! | `write.rs`, `out.rs` | [`Journal`]: appends; the file that is written |
 //! | `rotate.rs` | its next generation, and its end |
 //! | `snapshot.rs` | [`Snapshot`]: what a generation begins with, being written |
 //! | `read.rs`, `state.rs`, `blocks.rs` | the files of a member that count, and their frames folded into what it owns |
-//! | `replay.rs` | [`replay()`]: what a dead member owned |
+//! | `replay.rs`, `unusable.rs` | [`replay()`]: what a dead member owned; why its journal cannot be used |
 //! | `mark.rs` | [`Mark`]: what the ledger knows of it |
 //! | `merge.rs` | [`merge()`]: the next snapshot |
 //! | `follow.rs` | [`Follower`]: a live member's journal as it grows |
