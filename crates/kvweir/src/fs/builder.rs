@@ -137,8 +137,12 @@ impl FsBuilder {
     /// Each tier is used, drained and shut down by itself; the root is let go with the last. What one held that is shut
     /// down stays and counts, and has no share any more. Who comes meanwhile, also a model that was shut down here,
     /// opens the root with a builder of its own and the same bound, and is a further member of it, in this process as
-    /// in another: it has its part of the bound, and sees no blocks that others pack. A later start may name the models
-    /// in another order, or more of them: each finds its blocks. Those of models that are not named go first.
+    /// in another: it has its part of the bound, and sees no blocks that others pack.
+    ///
+    /// A later start that has the root for itself may name the models in another order, or more of them: each finds its
+    /// blocks, and those of models that are not named go first. Beside others who have the root open, what was left is
+    /// found at once where the first model is the same one, after five seconds where that is among those named, and
+    /// else not before room is needed. So name them in the same order each time.
     ///
     /// ```
     /// use kvweir::{fs::{FsBuilder, FsSettings, FsSpace, FsTier}, namespace::{Identity, Namespace}, tier::Tier};
