@@ -21,7 +21,7 @@
 //! | [`manager`] | the calls of a scheduler: lookup, cascade, promotion, requests |
 //! | [`primary`] | host memory: slots, reference counts, policy |
 //! | [`tier`] | what a secondary tier promises; jobs, reports, the conformance kit |
-//! | [`fs`] | the bounded file tier, and how it packs small blocks |
+//! | [`fs`] | the bounded file tier, or several on one root, and how small blocks are packed |
 //! | [`admin`] | what operators do beside engines |
 //! | [`evict`] | LRU, ARC, S3-FIFO |
 //! | [`pressure`] | detector, drop policies, gate |
