@@ -30,8 +30,8 @@ fn reads_its_journal(root: &Root, n: u64, what: &str) {
     assert_settled(&mut c, root);
 }
 
-/// The journal's file had reached the limit of file sizes (EFBIG): removals did not go into it, whatever was evicted for
-/// that, and the next start told of blocks that were gone.
+/// The journal's file had reached the limit of file sizes (EFBIG): removals did not go into it, whatever was evicted
+/// for that, and the next start told of blocks that were gone.
 #[test]
 fn what_does_not_go_into_a_journal_at_the_limit_of_file_sizes_goes_into_the_next_one() {
     for goes_on in [false, true] {

@@ -155,7 +155,8 @@ impl Run {
             .unwrap();
         let mut c = Client::new(Box::new(tier), 16, LEN);
         if self.lost_power {
-            // a file of ours that was cut to a block's length, and perhaps torn by another loss since, is a stock tier's
+            // a file of ours that was cut to a block's length, and perhaps torn by another loss since, is a stock
+            // tier's
             c.allow_unverified();
         }
         self.c = Some(c);

@@ -327,8 +327,8 @@ fn who_comes_beside_one_that_needs_little_takes_over_what_the_dead_left() {
     a.tier.on_request_finished(R, &[]);
 }
 
-/// A living member's share was less than what it held, since the dead had most of the root: it evicted for each newcomer
-/// what nobody had reason to evict.
+/// A living member's share was less than what it held, since the dead had most of the root: it evicted for each
+/// newcomer what nobody had reason to evict.
 #[test]
 fn a_living_member_evicts_nothing_for_a_newcomer_while_the_dead_hold_enough() {
     let root = Root::new();

@@ -1,5 +1,5 @@
-//! Several namespaces in one process on one root: one bound, one order, one member, the same workers; requests, events and
-//! reports are each tier's own.
+//! Several namespaces in one process on one root: one bound, one order, one member, the same workers; requests, events
+//! and reports are each tier's own.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 

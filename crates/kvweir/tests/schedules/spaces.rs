@@ -1,5 +1,5 @@
-//! Two spaces of one root under every schedule: each job is reported once, whoever shuts down first; no byte is above the
-//! bound while one takes room from the other.
+//! Two spaces of one root under every schedule: each job is reported once, whoever shuts down first; no byte is above
+//! the bound while one takes room from the other.
 
 use std::sync::Arc;
 

@@ -83,8 +83,8 @@ impl Extent {
         self.table.stat().is_ok_and(|s| s.len < self.header.table_len())
     }
 
-    /// Gives its data file the whole length again, if that was cut. The blocks that lay there are found out when they are
-    /// read.
+    /// Gives its data file the whole length again, if that was cut. The blocks that lay there are found out when they
+    /// are read.
     pub(crate) fn mend(&self) {
         let need = self.header.data_len();
         for f in self.data_files() {
@@ -108,7 +108,8 @@ pub(crate) fn extent_bytes(slots: u32, slot_bytes: u64) -> u64 {
 }
 
 /// What the table file of `slots` slots is counted as: its bytes, and what its file system needs to keep track of them,
-/// each block a run of its own. So it comes to be by the free space there was, and by what was written and what was not.
+/// each block a run of its own. So it comes to be by the free space there was, and by what was written and what was
+/// not.
 pub(crate) fn table_cost(slots: u32, fs_block: u64) -> u64 {
     most_allocated(Header::record_at(slots), fs_block)
 }

@@ -1,5 +1,5 @@
-//! The extents of one space, and which of their slots are taken. Behind one lock, taken after the core's or alone, never
-//! across I/O.
+//! The extents of one space, and which of their slots are taken. Behind one lock, taken after the core's or alone,
+//! never across I/O.
 
 use std::{
     collections::{HashMap, VecDeque},
