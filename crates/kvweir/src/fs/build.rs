@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     events::{EventLog, Medium},
     fs::{body::weigh, files::Files, layouts::Layouts},
-    jobs::{Runner, bounce::Bounce, watchdog::Watchdog},
+    jobs::{Runner, bounce::Bounce, device::Device, watchdog::Watchdog},
     root::{
         Root, RootSettings,
         account::Account,
@@ -90,6 +90,7 @@ pub(super) fn build(
         floor: Mutex::default(),
         free: Mutex::new(None),
     });
+    let device = Arc::new(Device::new(began));
     let spaces: Vec<Arc<Space>> = std::iter::once(first)
         .chain(others)
         .zip(packs)
@@ -99,7 +100,7 @@ pub(super) fn build(
                 settings.io_timeout,
                 settings.breaker,
                 parts.slots_outlive_reports,
-                began,
+                Arc::clone(&device),
             );
             let bounce = Bounce::new(settings.bounce.applies(entered.may_hang), part.block_len);
             Arc::new(space(
@@ -186,7 +187,7 @@ fn choose_layouts(parts: &Parts, entered: &Entered) -> Result<Vec<Option<Pack>>>
             return Err(Error::invalid(
                 "open root",
                 format!(
-                    "at most {MAX_SLOT_STORES} namespaces can be packed by one process: use layout fs for more"
+                    "at most {MAX_SLOT_STORES} namespaces of one root can be packed by one process: use layout fs for more"
                 ),
             ));
         }

@@ -5,8 +5,8 @@
 use std::{collections::HashSet, io, path::Path, sync::Arc, time::Duration};
 
 use super::{
-    parts::{Entered, Parts},
-    settings::{Layout, allocation_unit, min_bound_in, min_pack_bound_in},
+    parts::{Entered, FsSpace, Parts},
+    settings::{Layout, allocation_unit, min_bound, min_bound_in, min_pack_bound, min_pack_bound_in},
     shared::Shared,
     space::Space,
 };
@@ -125,8 +125,15 @@ fn enter_bounded(j: &Joiner<'_>) -> Result<Joined> {
 /// Checks settings that need no disk: each space's, and that no two are one.
 fn check_spaces(parts: &Parts) -> Result<()> {
     let no = |m: String| Err(Error::invalid("check settings", m));
+    check_sum(parts, |layout, block_len| match layout {
+        Layout::Pack => min_pack_bound(block_len),
+        _ => min_bound(block_len),
+    })?;
     let (mut names, mut dirs) = (HashSet::new(), HashSet::new());
     for space in parts.spaces() {
+        if space.name.is_empty() {
+            return no("a tier has no name: metrics and logs tell tiers by it".into());
+        }
         space.settings(&parts.settings).validate(space.block_len)?;
         if !names.insert(&space.name) {
             return no(format!(
@@ -136,7 +143,7 @@ fn check_spaces(parts: &Parts) -> Result<()> {
         }
         if !dirs.insert(space.ns.dir()) {
             return no(format!(
-                "two tiers serve the namespace {}: one serves all its engines",
+                "two tiers serve the namespace {}: leave one out",
                 space.ns.dir()
             ));
         }
@@ -151,14 +158,16 @@ fn check_unit(parts: &Parts, unit: u64) -> Result<()> {
         return Ok(());
     };
     let root = settings.root.display();
-    let mut all = 0;
+    check_sum(parts, |layout, block_len| match layout {
+        Layout::Pack => min_pack_bound_in(block_len, unit),
+        _ => min_bound_in(block_len, unit),
+    })?;
     for space in parts.spaces() {
         let (layout, block_len) = (space.settings(settings).layout, space.block_len);
         let least = match layout {
             Layout::Pack => min_pack_bound_in(block_len, unit),
             _ => min_bound_in(block_len, unit),
         };
-        all += least;
         if bound < least {
             return Err(Error::invalid(
                 "open root",
@@ -170,16 +179,32 @@ fn check_unit(parts: &Parts, unit: u64) -> Result<()> {
             ));
         }
     }
-    if bound < all {
-        let n = parts.spaces().count();
-        return Err(Error::invalid(
-            "open root",
-            format!(
-                "max_bytes {bound} is too small for {n} namespaces on {root}: together they need at least {all}"
-            ),
-        ));
-    }
     Ok(())
+}
+
+/// Refuses a bound that has no room for a block of each of several spaces, of which each needs `least` bytes.
+fn check_sum(parts: &Parts, least: impl Fn(Layout, usize) -> u64) -> Result<()> {
+    let settings = &parts.settings;
+    let Some(bound) = settings.max_bytes.filter(|_| !settings.read_only) else {
+        return Ok(());
+    };
+    let each = |s: &FsSpace| least(s.settings(settings).layout, s.block_len);
+    let all: u64 = parts.spaces().map(each).sum();
+    if parts.others.is_empty() || bound >= all {
+        return Ok(());
+    }
+    let needs: Vec<String> = parts
+        .spaces()
+        .map(|s| format!("{} bytes for {} with blocks of {}", each(s), s.name, s.block_len))
+        .collect();
+    Err(Error::invalid(
+        "open root",
+        format!(
+            "max_bytes {bound} is too small for {} tiers: together they need at least {all}: {}",
+            needs.len(),
+            needs.join(", ")
+        ),
+    ))
 }
 
 /// Waits until the root is loaded, or a walk has taken `patience`, or a large trim begins. Returns why it failed.

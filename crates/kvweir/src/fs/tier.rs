@@ -61,6 +61,7 @@ pub struct FsTier {
 impl fmt::Debug for FsTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FsTier")
+            .field("name", &self.space.params.name)
             .field("root", &self.space.root.path)
             .finish_non_exhaustive()
     }

@@ -162,7 +162,13 @@ pub(crate) fn submit<R: Run>(
         }
     };
     let now = runner.clock.now();
-    let progress = Arc::new(Progress::new(id, R::DIRECTION, blocks, now, &runner.meter));
+    let progress = Arc::new(Progress::new(
+        id,
+        R::DIRECTION,
+        blocks,
+        now,
+        runner.watchdog.meter(),
+    ));
     let job = Arc::new_cyclic(|me: &Weak<Deferred<R>>| {
         let order = Order {
             req,

@@ -9,12 +9,13 @@
 //! | `deferred.rs` | [`submit`](deferred::submit): a job whose blocks are made when a worker reaches it |
 //! | `store.rs`, `load.rs` | [`StoreRun`], [`LoadRun`]: a job with its blocks; [`Stores`], [`Loads`]: who does it |
 //! | `progress.rs` | outcomes, operations under way, device time |
-//! | `watchdog.rs` | deadlines and breaker |
+//! | `watchdog.rs`, `device.rs` | deadlines and breaker; what all tiers on one device share |
 //! | `bounce.rs` | buffers for loads that may hang |
 
 pub(crate) mod backend;
 pub(crate) mod bounce;
 pub(crate) mod deferred;
+pub(crate) mod device;
 pub(crate) mod load;
 pub(crate) mod look;
 pub(crate) mod progress;

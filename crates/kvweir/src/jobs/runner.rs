@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    progress::{Ended, Meter},
-    watchdog::Watchdog,
-};
+use super::{progress::Ended, watchdog::Watchdog};
 use crate::{
     clock::{Clock, Instant},
     error::ErrorKind,
@@ -22,7 +19,6 @@ pub(crate) struct Runner {
     pub(crate) name: String,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) watchdog: Watchdog,
-    pub(crate) meter: Arc<Meter>,
     done: Mutex<Vec<Report>>,
     bell: Arc<Bell>,
 }
@@ -34,7 +30,6 @@ impl Runner {
             name,
             clock,
             watchdog,
-            meter: Arc::default(),
             done: Mutex::default(),
             bell,
         }

@@ -5,7 +5,7 @@
 //! - A job whose operation has run for `io_timeout` is given up: reported failed, once (I4). It has not ended: the
 //!   worker keeps slot guard, pin and buffer until its I/O returns, and then neither publishes nor touches the slot
 //!   (I5).
-//! - A job that waits while nothing in the tier ends for that long is given up too; while something hangs, only what
+//! - A job that waits while nothing on the device ends for that long is given up too; while something hangs, only what
 //!   goes its own way counts, since loads may go on where all workers that store hang.
 //! - A deadline, or failed jobs in a row, open the breaker: everything that waits is failed, lookups miss, nothing
 //!   reaches the device but one probe after each cool-down (I10). The probe needs a free worker, since without one
@@ -17,7 +17,10 @@ use std::{
     time::Duration,
 };
 
-use super::progress::{Progress, Verdict};
+use super::{
+    device::Device,
+    progress::{Meter, Progress, Verdict},
+};
 use crate::{
     clock::Instant,
     error::ErrorKind,
@@ -60,9 +63,9 @@ pub(crate) struct Watchdog {
     unreported: AtomicUsize,
     hung: AtomicU64,
     timed_out: AtomicU64,
-    /// When an operation last ended: stores, loads; and when to look next. Nanoseconds of the clock.
-    last_end: [AtomicU64; 2],
+    /// When to look next, in nanoseconds of the clock.
     next_look: AtomicU64,
+    device: Arc<Device>,
 }
 
 impl std::fmt::Debug for dyn Abandon {
@@ -76,7 +79,7 @@ impl Watchdog {
         timeout: Option<Duration>,
         breaker: BreakerSettings,
         slots_outlive_reports: bool,
-        now: Instant,
+        device: Arc<Device>,
     ) -> Self {
         Self {
             timeout: timeout.filter(|t| !t.is_zero()),
@@ -88,8 +91,8 @@ impl Watchdog {
             unreported: AtomicUsize::new(0),
             hung: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
-            last_end: [now, now].map(|t| AtomicU64::new(t.as_nanos())),
             next_look: AtomicU64::new(0),
+            device,
         }
     }
 
@@ -142,6 +145,7 @@ impl Watchdog {
     /// Notes what a job that was given up leaves behind.
     pub(crate) fn gave_up(&self, hung: u64, first: bool, reason: RefuseReason) {
         self.hung.fetch_add(hung, Relaxed);
+        self.device.gave_up(hung);
         if first && reason == RefuseReason::Timeout {
             self.timed_out.fetch_add(1, Relaxed);
         }
@@ -212,22 +216,17 @@ impl Watchdog {
 
     /// When something last ended that a waiting job of this direction may take for progress.
     pub(crate) fn last_end(&self, direction: Direction) -> Instant {
-        let [store, load] = self.last_end.each_ref().map(|t| t.load(Relaxed));
-        Instant::from_nanos(match direction {
-            _ if !self.has_hung() => store.max(load),
-            Direction::Store => store,
-            Direction::Load => load,
-        })
+        self.device.last_end(direction)
+    }
+
+    /// The device's time, shared out among jobs.
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        &self.device.meter
     }
 
     /// An operation ended, perhaps one that had been given up.
     pub(crate) fn ended(&self, direction: Direction, was_hung: bool, now: Instant) {
-        let [store, load] = &self.last_end;
-        let last = match direction {
-            Direction::Store => store,
-            Direction::Load => load,
-        };
-        last.fetch_max(now.as_nanos(), Relaxed);
+        self.device.ended(direction, was_hung, now);
         if was_hung && self.hung.fetch_sub(1, Relaxed) == 1 {
             lock(&self.breaker).hurry(now);
             self.next_look.store(0, Relaxed);

@@ -6,7 +6,11 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use kvweir::{
     ErrorKind,
     fs::{FsBuilder, FsSpace, FsTier, Layout},
-    io::sim::SimDisk,
+    io::{
+        fault::{Fault, Op, Rule},
+        pool::PoolSize,
+        sim::SimDisk,
+    },
     tier::{BlockOutcome, RequestId, Tier, conformance::Client},
 };
 
@@ -332,12 +336,62 @@ fn what_cannot_be_served_together_is_refused_with_a_reason() {
         e.kind() == ErrorKind::Invalid && e.to_string().contains("together they need"),
         "{e}"
     );
+    refused(one().beside(FsSpace::new("", ns("b"), SMALL)), "no name");
     let many = (0..20).fold(one(), |all, n| {
         all.beside(FsSpace::new(format!("m{n}"), ns(&format!("m{n}")), SMALL).layout(Layout::Pack))
     });
     let e = many.open_all().unwrap_err();
     assert!(e.kind() == ErrorKind::Invalid, "{e}");
     shut(clients(one().beside(b())));
+}
+
+/// A disk whose writes take 20 ms, and two tiers in front of it with one worker that stores.
+fn slow_pair(root: &Root, timeout: Duration) -> [Fs; 2] {
+    let disk = faulty();
+    let mut settings = root.settings(16 << 20);
+    settings.layout = Layout::Fs;
+    settings.io_timeout = Some(timeout);
+    settings.pool = PoolSize::new(1, 1);
+    let first = builder(settings, "a", LEN).name("a").disk(Arc::new(disk.clone()));
+    let all = clients(first.beside(FsSpace::new("b", ns("b"), SMALL)));
+    disk.add(Rule::new(Op::Write, Fault::Slow(Duration::from_millis(20))).path(".bin"));
+    all
+}
+
+/// Once each tier had a device of its own in its books: two beside each other made a healthy disk look half as fast.
+#[test]
+fn the_devices_time_is_shared_out_among_all_tiers_on_it() {
+    let root = Root::new();
+    let mut all = slow_pair(&root, Duration::from_secs(30));
+    let began = std::time::Instant::now();
+    let jobs = [0, 1].map(|n: usize| all[n].submit_store(R, &keys(0..20)));
+    for (c, job) in all.iter_mut().zip(jobs) {
+        all_ok(&c.wait(job).blocks);
+    }
+    let wall = began.elapsed();
+    let charged: Duration = all.iter().map(|c| c.tier.stats().store_device_time).sum();
+    assert!(charged <= wall, "{charged:?} of {wall:?} were charged");
+    assert!(
+        charged >= Duration::from_millis(400),
+        "{charged:?}: 40 writes of 20 ms"
+    );
+    shut(all);
+}
+
+/// Once a job that waited behind another tier's was given up, and the breaker of its tier opened, on a disk that works.
+#[test]
+fn a_tier_that_waits_behind_another_is_not_given_up_while_the_device_works() {
+    let root = Root::new();
+    let [mut a, mut b] = slow_pair(&root, Duration::from_millis(300));
+    let long = a.submit_store(R, &keys(0..50));
+    let short = b.submit_store(R, &keys(0..1));
+    all_ok(&b.wait(short).blocks);
+    all_ok(&a.wait(long).blocks);
+    for c in [&a, &b] {
+        let s = c.tier.stats();
+        assert_eq!((s.jobs_timed_out, s.breaker_opened), (0, 0));
+    }
+    shut([a, b]);
 }
 
 #[test]
