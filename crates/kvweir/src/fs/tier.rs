@@ -249,17 +249,17 @@ impl FsTier {
     }
 
     /// The time, which lookups of one request that follow each other read for every [`BATCH`]th of them only: a clock
-    /// costs a fifth of a lookup.
-    fn asked_at(&mut self, req: RequestId) -> Instant {
+    /// costs a fifth of a lookup. And whether it was read.
+    fn asked_at(&mut self, req: RequestId) -> (Instant, bool) {
         match &mut self.asked {
             Some((r, at, left)) if *r == req && *left > 0 => {
                 *left -= 1;
-                *at
+                (*at, false)
             }
             _ => {
                 let now = self.space.clock.now();
                 self.asked = Some((req, now, BATCH));
-                now
+                (now, true)
             }
         }
     }
@@ -308,13 +308,15 @@ impl Tier for FsTier {
         if self.is_abroad() {
             return Lookup::Miss;
         }
-        let now = self.asked_at(req);
+        let (now, is_new) = self.asked_at(req);
         look_after(&self.space, &self.pool, now);
         let s = &*self.space;
         {
             let fp = s.fingerprint(key);
             let mut core = lock(&s.core);
-            core.catalog.expire_leases(s.id, now, s.params.pin_ttl);
+            if is_new {
+                core.catalog.expire_leases(s.id, now, s.params.pin_ttl);
+            }
             // nothing can be loaded after a shutdown, and nobody would release the pin; a device that failed is left
             // alone
             let away = core.catalog.is_closed(s.id) || s.runner.watchdog.is_tripped();
