@@ -12,6 +12,7 @@ use crate::{
     root::{
         journal::{self, Mark, Owned, Replayed, Unusable},
         member::Start,
+        names::DirKind,
         walk::{Found, Survey, Sweep},
     },
     sync::{Bell, lock},
@@ -180,15 +181,37 @@ fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
         done.map_err(|e| Error::io("load the root", s.root.path.display(), e))?;
     }
     lock(&s.core).account.budget.add_resident(r.bytes);
+    // extents tell their own
+    let mut bad: Vec<Owned> = Vec::new();
+    if other_length {
+        let files = r.blocks.iter().filter(|o| o.bad && o.leaf != DirKind::Extent);
+        bad.extend(files.filter_map(|o| renumbered(&s, &r, o)));
+    }
     let taken = take(&s, r, looked, true);
     begin_journal(&s, k, resume)?;
     if other_length {
-        // the journal's header must tell our length
-        k.compact_now = true;
+        // the journal's header must tell our length, and which blocks have another
+        let noted = s.root.journal.get().map_or(Ok(()), |j| log_blocks(&s, j, &bad));
+        match noted {
+            Ok(()) => k.compact_now = true,
+            Err(error) => {
+                tracing::debug!(%error, "blocks of another length are not noted: the next start looks again")
+            }
+        }
     }
     // what was in doubt is known now: said once, so that the next start need not look again
     log(&s, &taken.looked_at);
     Ok(())
+}
+
+/// A block of a journal, with our number of its namespace.
+fn renumbered(s: &Shared, r: &Replayed, o: &Owned) -> Option<Owned> {
+    let dir = r.namespaces.get(usize::from(o.namespace))?;
+    let namespace = s.root.number_of(dir)?;
+    Some(Owned {
+        namespace,
+        ..o.clone()
+    })
 }
 
 /// Walks the root, serving what is found as it is found, and writes it down.
