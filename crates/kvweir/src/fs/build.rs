@@ -179,10 +179,11 @@ fn core(settings: &FsSettings, packs: &[Option<Pack>], bounded: bool) -> Core {
 /// For each space, where its new blocks are packed, if they are.
 fn choose_layouts(parts: &Parts, entered: &Entered) -> Result<Vec<Option<Pack>>> {
     let mut packs = Vec::new();
+    let spaces = parts.spaces().count() as u64;
     for space in parts.spaces() {
         let store = packs.iter().flatten().count();
         let settings = space.settings(&parts.settings);
-        let bound = choose_layout(space, &settings, entered);
+        let bound = choose_layout(space, &settings, entered, spaces);
         if bound.is_some() && store >= MAX_SLOT_STORES {
             return Err(Error::invalid(
                 "open root",
@@ -192,13 +193,13 @@ fn choose_layouts(parts: &Parts, entered: &Entered) -> Result<Vec<Option<Pack>>>
             ));
         }
         let store = u8::try_from(store).unwrap_or(u8::MAX);
-        packs.push(bound.map(|bound| Pack::new(store, space.block_len, bound)));
+        packs.push(bound.map(|bound| Pack::new(store, space.block_len, bound, spaces)));
     }
     Ok(packs)
 }
 
-/// Whether new blocks of a space are packed, below which bound; says why.
-fn choose_layout(space: &FsSpace, settings: &FsSettings, entered: &Entered) -> Option<u64> {
+/// Whether new blocks of a space, one of `spaces`, are packed, below which bound; says why.
+fn choose_layout(space: &FsSpace, settings: &FsSettings, entered: &Entered, spaces: u64) -> Option<u64> {
     let owned = settings.max_bytes.filter(|_| !settings.read_only);
     let block_len = space.block_len;
     let (pack, why) = match (settings.layout, owned) {
@@ -212,7 +213,7 @@ fn choose_layout(space: &FsSpace, settings: &FsSettings, entered: &Entered) -> O
             (None, "the file system is another machine's or process's")
         }
         (Layout::Auto, Some(_)) if block_len >= PACK_BELOW => (None, "blocks are not small"),
-        (Layout::Auto, Some(bound)) if bound < min_pack_bound_in(block_len, entered.unit) => {
+        (Layout::Auto, Some(bound)) if bound / spaces.max(1) < min_pack_bound_in(block_len, entered.unit) => {
             (None, "max_bytes is small")
         }
         (Layout::Auto, Some(bound)) => (Some(bound), "the root is owned and blocks are small"),

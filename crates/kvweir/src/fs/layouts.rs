@@ -51,6 +51,9 @@ pub(crate) trait Layout<S: Stores + Loads>: Send + Sync {
     /// Bytes of what no single block holds.
     fn held(&self, tier: &S) -> u64;
 
+    /// Bytes of that which come or go at once.
+    fn step(&self, tier: &S) -> u64;
+
     /// Gives bytes back that no single block holds; returns whether any are free now.
     fn give_back(&self, tier: &S, reason: EvictReason) -> bool;
 

@@ -41,7 +41,12 @@ impl Shared {
     /// Reserves `bytes`, evicting oldest unpinned blocks as needed: all of it, or none and the reason. Never waits
     /// for anybody. Each file that cannot be removed is tried once and then left alone for a while.
     pub(crate) fn make_room(&self, bytes: u64, reason: EvictReason) -> Result<Promise<'_>, NoRoom> {
-        self.keep_floor(bytes)?;
+        while let Err(no) = self.keep_floor(bytes) {
+            match self.giver(None) {
+                Some(Giver::Extents(s)) if s.give_back(reason) => {}
+                _ => return Err(no),
+            }
+        }
         let credit = self.credit();
         let mut granted = 0;
         let mut victims = Vec::new();

@@ -41,6 +41,9 @@ pub(crate) trait Gives: Send + Sync {
     /// Bytes that it has in what no single block holds.
     fn held(&self) -> u64;
 
+    /// Bytes of that which come or go at once.
+    fn step(&self) -> u64;
+
     /// Gives bytes back that no single block holds; returns whether any are free now.
     fn give_back(&self, reason: EvictReason) -> bool;
 }

@@ -75,6 +75,10 @@ impl Gives for Space {
         self.layouts.iter().map(|l| l.held(self)).sum()
     }
 
+    fn step(&self) -> u64 {
+        self.layouts.iter().map(|l| l.step(self)).max().unwrap_or(0)
+    }
+
     fn give_back(&self, reason: EvictReason) -> bool {
         self.layouts.give_back(self, reason)
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::atomic::Ordering};
 
-use super::shared::Shared;
+use super::{shared::Shared, shares::Giver};
 use crate::{metrics::EvictReason, sync::lock};
 
 /// Victims chosen under one hold of the lock.
@@ -44,6 +44,12 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
     let (mut tried, mut stuck) = (HashSet::<u32>::new(), 0u64);
     let mut batch = Vec::new();
     while !shared.stop.load(Ordering::Relaxed) && tried.len() < most {
+        // of several spaces, who has most above its share
+        let files_give = match shared.first_to_give() {
+            Some((Giver::Extents(s), _)) if has_excess(shared) && s.give_back(EvictReason::Trim) => continue,
+            Some((Giver::Files, bytes)) => bytes,
+            _ => u64::MAX,
+        };
         {
             let mut core = lock(&shared.core);
             let excess = core.account.budget.excess();
@@ -53,7 +59,7 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
             let step = (core.account.budget.resident() / core.catalog.stats.blocks.max(1))
                 .saturating_mul(TRIM_BATCH);
             let now = shared.clock.now();
-            let mut want = excess.min(step.max(1));
+            let mut want = excess.min(step.max(1)).min(files_give);
             // near the end of what can be evicted, take what there is
             while want > 0 && !core.choose_victims(want, now, &mut batch) {
                 want /= 2;
@@ -80,4 +86,8 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
         }
     }
     (tried.len() as u64, stuck)
+}
+
+fn has_excess(shared: &Shared) -> bool {
+    lock(&shared.core).account.budget.excess() > 0
 }

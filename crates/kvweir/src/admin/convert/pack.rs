@@ -67,7 +67,7 @@ impl Work<'_> {
             packed,
             made: false,
             sequence: oldest.unwrap_or(FIRST_SEQUENCE).min(FIRST_SEQUENCE),
-            nominal: Header::slots_in(Pack::new(0, len, bound).nominal, slot_bytes).max(1),
+            nominal: Header::slots_in(Pack::new(0, len, bound, 1).nominal, slot_bytes).max(1),
             place,
             slot_bytes,
             t,

@@ -131,6 +131,10 @@ impl Layout<Space> for Files {
         0
     }
 
+    fn step(&self, _tier: &Space) -> u64 {
+        0
+    }
+
     fn give_back(&self, _tier: &Space, _reason: EvictReason) -> bool {
         false
     }

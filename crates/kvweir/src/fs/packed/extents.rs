@@ -32,6 +32,8 @@ pub(crate) const MAX_EXTENTS: usize = 1 << (31 - SHIFT);
 pub(crate) const FIRST_SEQUENCE: u64 = 1 << 40;
 /// Extents into which a bound is divided, about.
 const EXTENTS_A_BOUND: u64 = 64;
+/// Most times that, where several spaces share a bound.
+const MOST_PARTS: u64 = 4;
 /// Bytes of an extent below which runs of slots become short, and the bound from which on none is smaller.
 const SMALL_EXTENT: u64 = 8 << 20;
 const SMALL_BOUND: u64 = 64 << 20;
@@ -90,11 +92,17 @@ impl fmt::Debug for Pack {
 }
 
 impl Pack {
-    /// No extents yet, for blocks of `block_len` bytes below `bound` bytes; it is the store of slots numbered `store`.
-    pub(crate) fn new(store: u8, block_len: usize, bound: u64) -> Self {
+    /// No extents yet, for blocks of `block_len` bytes below `bound` bytes, which `spaces` share; it is the store of slots
+    /// numbered `store`.
+    pub(crate) fn new(store: u8, block_len: usize, bound: u64, spaces: u64) -> Self {
         let slot_bytes = slot_bytes(block_len);
-        let least = if bound >= SMALL_BOUND { SMALL_EXTENT } else { 0 };
-        let bytes = (bound / EXTENTS_A_BOUND).max(least);
+        let least = if bound / spaces.max(1) >= SMALL_BOUND {
+            SMALL_EXTENT
+        } else {
+            0
+        };
+        // a share is to be many of them, and there shall be numbers for a bound that one has alone
+        let bytes = (bound / (EXTENTS_A_BOUND * spaces.clamp(1, MOST_PARTS))).max(least);
         let slots = Header::slots_in(bytes, slot_bytes).clamp(FEW_SLOTS, MAX_SLOTS);
         let window = u32::try_from(WINDOW_BYTES / slot_bytes).unwrap_or(1).max(1);
         Self {
@@ -420,7 +428,7 @@ mod tests {
     };
 
     fn pack(extents: u32, slots: u32) -> Pack {
-        let p = Pack::new(0, 65536, 1 << 30);
+        let p = Pack::new(0, 65536, 1 << 30, 1);
         let dir = tempfile::tempdir().unwrap();
         for number in 0..extents {
             let file = OsDisk
@@ -540,10 +548,10 @@ mod tests {
 
     #[test]
     fn the_nominal_extent_follows_the_bound() {
-        assert_eq!(Pack::new(0, 65536, 1 << 20).nominal, extent_bytes(16, 65536));
-        let small = Pack::new(0, 65536, 128 << 20).nominal;
+        assert_eq!(Pack::new(0, 65536, 1 << 20, 1).nominal, extent_bytes(16, 65536));
+        let small = Pack::new(0, 65536, 128 << 20, 1).nominal;
         assert!((7 << 20..=8 << 20).contains(&small), "{small}");
-        let p = Pack::new(0, 16384, 64 << 30);
+        let p = Pack::new(0, 16384, 64 << 30, 1);
         assert!(p.nominal <= 1 << 30 && p.nominal > 1000 << 20);
     }
 }

@@ -128,6 +128,11 @@ impl Layout<Space> for Pack {
         self.bytes(tier.root.unit)
     }
 
+    fn step(&self, tier: &Space) -> u64 {
+        let slots = format::Header::slots_in(self.nominal, self.slot_bytes);
+        extent_cost(slots, self.slot_bytes, tier.root.unit)
+    }
+
     fn give_back(&self, tier: &Space, reason: EvictReason) -> bool {
         self.drop_extent(tier, reason)
     }
