@@ -76,6 +76,8 @@ mod sizes;
 #[cfg(test)]
 mod spaces;
 #[cfg(test)]
+mod spaces_more;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod support;
