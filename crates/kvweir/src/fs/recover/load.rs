@@ -195,7 +195,7 @@ fn replayed(k: &mut Opening, mut r: Replayed) -> Result<()> {
         match noted {
             Ok(()) => k.compact_now = true,
             Err(error) => {
-                tracing::debug!(%error, "blocks of another length are not noted: the next start looks again")
+                tracing::debug!(%error, "blocks of another length are not noted: the next start looks again");
             }
         }
     }
