@@ -70,13 +70,13 @@ mod pack_truth;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
+mod several;
+#[cfg(test)]
 mod shared_root;
 #[cfg(test)]
 mod sizes;
 #[cfg(test)]
 mod spaces;
-#[cfg(test)]
-mod spaces_more;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]

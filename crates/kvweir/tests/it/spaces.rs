@@ -5,6 +5,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use kvweir::{
     ErrorKind,
+    clock::{Clock, SystemClock},
     fs::{FsBuilder, FsSpace, FsTier, Layout},
     io::{
         fault::{Fault, Op, Rule},
@@ -363,12 +364,13 @@ fn slow_pair(root: &Root, timeout: Duration) -> [Fs; 2] {
 fn the_devices_time_is_shared_out_among_all_tiers_on_it() {
     let root = Root::new();
     let mut all = slow_pair(&root, Duration::from_secs(30));
-    let began = std::time::Instant::now();
+    let clock = SystemClock::new();
+    let began = clock.now();
     let jobs = [0, 1].map(|n: usize| all[n].submit_store(R, &keys(0..20)));
     for (c, job) in all.iter_mut().zip(jobs) {
         all_ok(&c.wait(job).blocks);
     }
-    let wall = began.elapsed();
+    let wall = clock.now().since(began);
     let charged: Duration = all.iter().map(|c| c.tier.stats().store_device_time).sum();
     assert!(charged <= wall, "{charged:?} of {wall:?} were charged");
     assert!(
