@@ -7,7 +7,7 @@ use crate::{
     clock::{Clock, SystemClock},
     error::{Error, Result},
     fs::{
-        files::pieces::PIECE,
+        files::pieces::READ_PIECE,
         open::{Opened, open},
         parts::{FsSpace, Parts},
         running::Running,
@@ -171,7 +171,7 @@ impl FsBuilder {
         // files of one piece are read by one call either way
         let simple = spaces
             .iter()
-            .all(|s| s.layouts.first_rank() == Rank::Whole && s.params.block_len <= PIECE);
+            .all(|s| s.layouts.first_rank() == Rank::Whole && s.params.block_len <= READ_PIECE);
         let engines = Engines::choose(if simple { EngineKind::Threads } else { engine });
         let pool = Pool::start_with(&thread_name, pool_size, &engines)?;
         let running = Arc::new(Running::new(pool, keeper, spaces.len()));

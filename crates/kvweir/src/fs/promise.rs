@@ -31,7 +31,7 @@ impl<'a> Promise<'a> {
     }
 
     /// The same, and gives the rest back.
-    pub(crate) fn settle(mut self, account: &mut Account, cost: u64, dirs: Change) {
+    pub(crate) fn commit(mut self, account: &mut Account, cost: u64, dirs: Change) {
         self.spend(account, cost, dirs);
         account.budget.release(self.keep());
     }

@@ -91,7 +91,7 @@ impl Shared {
             for v in victims.drain(..) {
                 let removed = self.unlink(&v);
                 let mut core = lock(&self.core);
-                self.settle(&mut core, &v, removed, reason, false);
+                self.settle_removal(&mut core, &v, removed, reason, false);
                 granted += core.account.budget.grant(bytes - granted);
             }
             self.settled.notify_all();
@@ -167,11 +167,11 @@ impl Shared {
     /// never a hit again.
     pub(crate) fn remove_victim(&self, v: &Victim, reason: EvictReason, bad: bool) {
         let removed = self.unlink(v);
-        self.settle(&mut lock(&self.core), v, removed, reason, bad);
+        self.settle_removal(&mut lock(&self.core), v, removed, reason, bad);
         self.settled.notify_all();
     }
 
-    fn settle(
+    fn settle_removal(
         &self,
         core: &mut Core,
         v: &Victim,

@@ -64,7 +64,7 @@ pub(crate) fn allocation_unit(disk: &dyn Disk, root: &Path, said: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Layout {
     /// Packed where the root is owned (`max_bytes`, not `read_only`, a file system of this machine) and blocks are
-    /// smaller than [`PACK_BELOW`] bytes; else a file a block.
+    /// smaller than [`PACK_BELOW`] bytes; else one file per block.
     #[default]
     Auto,
     /// One file a block, in vLLM's own directory layout.

@@ -225,7 +225,7 @@ impl Space {
                 match (w.end, run.keys.get(w.unit)) {
                     (Ok(placed), Some(key)) => {
                         if let Some(bill) = placed.bill {
-                            bill.promise.settle(&mut core.account, bill.cost, bill.dirs);
+                            bill.promise.commit(&mut core.account, bill.cost, bill.dirs);
                             core.account.no_help_until = None;
                         }
                         let stats = &mut core.catalog.space(self.id).stats;

@@ -37,7 +37,7 @@ pub(crate) struct Order {
 }
 
 /// A job with its blocks.
-pub(crate) trait Run: Work + Abandon + Sized + 'static {
+pub(crate) trait JobRun: Work + Abandon + Sized + 'static {
     /// Who does the job.
     type Tier: Backend;
     /// A block and its slot.
@@ -53,7 +53,7 @@ pub(crate) trait Run: Work + Abandon + Sized + 'static {
 type Make<T> = Mutex<Option<Box<dyn FnOnce() -> T + Send>>>;
 
 /// A job whose blocks are made when they are wanted.
-struct Deferred<R: Run> {
+struct Deferred<R: JobRun> {
     tier: Arc<R::Tier>,
     id: JobId,
     blocks: usize,
@@ -63,7 +63,7 @@ struct Deferred<R: Run> {
     run: OnceLock<Option<Arc<R>>>,
 }
 
-impl<R: Run> Deferred<R> {
+impl<R: JobRun> Deferred<R> {
     /// The job, made if need be; `None` when it was reported failed instead.
     fn get(&self) -> Option<&R> {
         self.run.get_or_init(|| self.make()).as_deref()
@@ -103,7 +103,7 @@ impl<R: Run> Deferred<R> {
     }
 }
 
-impl<R: Run> Work for Deferred<R> {
+impl<R: JobRun> Work for Deferred<R> {
     fn run(&self, unit: usize, worker: &mut Worker) {
         if let Some(r) = self.get() {
             r.run(unit, worker);
@@ -127,7 +127,7 @@ impl<R: Run> Work for Deferred<R> {
     }
 }
 
-impl<R: Run> Abandon for Deferred<R> {
+impl<R: JobRun> Abandon for Deferred<R> {
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -140,7 +140,7 @@ impl<R: Run> Abandon for Deferred<R> {
 }
 
 /// Queues a job of `blocks` blocks, which the watchdog looks after from now on.
-pub(crate) fn submit<R: Run>(
+pub(crate) fn submit<R: JobRun>(
     tier: &Arc<R::Tier>,
     pool: &PoolShare,
     (id, req): (JobId, RequestId),
@@ -254,7 +254,7 @@ pub(crate) fn mark_used<B: Backend>(tier: &B, req: RequestId, fps: &[Fingerprint
     }
 }
 
-impl<R: Run> fmt::Debug for Deferred<R> {
+impl<R: JobRun> fmt::Debug for Deferred<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deferred")
             .field("id", &self.id)

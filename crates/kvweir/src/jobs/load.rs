@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     backend::Backend,
-    deferred::{Order, Run, mark_used},
+    deferred::{JobRun, Order, mark_used},
     progress::Progress,
     watchdog::Abandon,
 };
@@ -44,7 +44,7 @@ pub(crate) struct LoadRun<B: Loads> {
     pub(crate) progress: Arc<Progress>,
 }
 
-impl<B: Loads> Run for LoadRun<B> {
+impl<B: Loads> JobRun for LoadRun<B> {
     type Tier = B;
     type Block = LoadBlock;
     const DIRECTION: Direction = Direction::Load;

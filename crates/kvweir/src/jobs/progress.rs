@@ -173,7 +173,7 @@ impl Progress {
     ///
     /// # Errors
     /// `TimedOut`: the job was reported before, `f` was not called.
-    pub(crate) fn touch<R>(&self, f: impl FnOnce() -> R) -> io::Result<R> {
+    pub(crate) fn with_memory<R>(&self, f: impl FnOnce() -> R) -> io::Result<R> {
         /// Also when `f` panics.
         struct Leave<'a>(&'a Progress);
         impl Drop for Leave<'_> {
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(r.blocks, [BlockOutcome::Stored, lost, lost]);
         assert_eq!(r.device_time, LIMIT);
         assert!(p.give_up(at_s(2), ErrorKind::Unavailable, false).is_none());
-        assert!(!p.start(2, at_s(2)) && p.check().is_err() && p.touch(|| ()).is_err());
+        assert!(!p.start(2, at_s(2)) && p.check().is_err() && p.with_memory(|| ()).is_err());
         p.end_io(at_s(3), 100);
         let end = p.finish(1, BlockOutcome::Stored);
         assert!(end.job.is_none() && end.was_hung);
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn no_report_comes_while_a_worker_is_in_the_callers_memory() {
         let p = Progress::new(JobId(1), Direction::Load, 1, at_s(0), &Arc::default());
-        let within = p.touch(|| p.give_up(at_s(9), ErrorKind::Unavailable, false).is_none());
+        let within = p.with_memory(|| p.give_up(at_s(9), ErrorKind::Unavailable, false).is_none());
         assert!(within.unwrap());
         assert!(p.give_up(at_s(9), ErrorKind::Unavailable, false).is_some());
     }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     backend::Backend,
-    deferred::{Order, Run, mark_used},
+    deferred::{JobRun, Order, mark_used},
     progress::Progress,
     watchdog::Abandon,
 };
@@ -46,7 +46,7 @@ pub(crate) struct StoreRun<B: Stores> {
     job: Weak<dyn Abandon>,
 }
 
-impl<B: Stores> Run for StoreRun<B> {
+impl<B: Stores> JobRun for StoreRun<B> {
     type Tier = B;
     type Block = StoreBlock;
     const DIRECTION: Direction = Direction::Store;

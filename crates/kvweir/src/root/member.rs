@@ -6,7 +6,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use super::{
     journal::{self, Mark},
-    ledger::{Entry, Found, Ledger, MEMBERS, Page, lock_member},
+    ledger::{Entry, Ledger, LedgerFound, MEMBERS, Page, lock_member},
     names::STATE_DIR,
     ownership::{host_name, unusable},
 };
@@ -115,11 +115,11 @@ pub(crate) fn with_lock_file(disk: &dyn Disk, root: &Path) -> io::Result<Vec<u32
 }
 
 /// Takes a number in what was found; what the ledger is to say then, and the member.
-fn choose(j: &Joiner<'_>, ledger: &Ledger, found: Found) -> Result<(Page, Joined)> {
+fn choose(j: &Joiner<'_>, ledger: &Ledger, found: LedgerFound) -> Result<(Page, Joined)> {
     let fault = |e: io::Error| unusable(&**j.disk, j.root, e);
     let known = match found {
         // after a restart of the machine files may be gone, or back under their old names
-        Found::Page(p) if p.head.boot == j.boot => Some(p),
+        LedgerFound::Page(p) if p.head.boot == j.boot => Some(p),
         _ => None,
     };
     let numbers: Vec<u32> = match &known {
@@ -295,11 +295,11 @@ impl Member {
         change: impl FnOnce(&mut Page) -> R,
     ) -> io::Result<Option<R>> {
         let done = self.ledger.with(patience, |found| match found {
-            Found::Page(mut p) => {
+            LedgerFound::Page(mut p) => {
                 let r = change(&mut p);
                 (Some(p), Ok(r))
             }
-            Found::None => (None, Err(io::ErrorKind::InvalidData.into())),
+            LedgerFound::None => (None, Err(io::ErrorKind::InvalidData.into())),
         })?;
         done.transpose()
     }

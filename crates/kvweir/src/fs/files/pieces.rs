@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Bytes of a piece: as much as devices take with one command.
-pub(crate) const PIECE: usize = 512 << 10;
+pub(crate) const READ_PIECE: usize = 512 << 10;
 
 /// Reads a block and what follows it, from the beginning of `file` as far as it goes. Returns the bytes read and, with
 /// `sum`, the checksum of the block, if all of it came and came in order enough to be told on the way.
@@ -26,8 +26,8 @@ pub(crate) fn read_in_pieces(
     engine: &mut dyn Engine,
     sum: bool,
 ) -> io::Result<(usize, Option<u128>)> {
-    let mut batch: Vec<ReadRun<'_>> = Vec::with_capacity(block.len().div_ceil(PIECE));
-    for (piece, offset) in block.chunks_mut(PIECE).zip((0..).step_by(PIECE)) {
+    let mut batch: Vec<ReadRun<'_>> = Vec::with_capacity(block.len().div_ceil(READ_PIECE));
+    for (piece, offset) in block.chunks_mut(READ_PIECE).zip((0..).step_by(READ_PIECE)) {
         batch.push(ReadRun::new(file, offset).with(piece));
     }
     if let Some(last) = batch.last_mut() {
@@ -74,7 +74,7 @@ mod tests {
     };
     use crate::root::trailer::{TRAILER_BYTES, payload_sum};
 
-    const BLOCK: usize = 4 * PIECE + 3 * 4096;
+    const BLOCK: usize = 4 * READ_PIECE + 3 * 4096;
 
     fn bytes() -> Vec<u8> {
         (0..BLOCK + TRAILER_BYTES)
@@ -128,7 +128,7 @@ mod tests {
     fn a_file_that_ends_early_is_told_by_its_length_and_has_no_checksum() {
         let dir = tempfile::tempdir().unwrap();
         let (path, held) = (dir.path().join("f"), bytes());
-        for len in [BLOCK, BLOCK - 1, 2 * PIECE + 4096, 2 * PIECE, 5, 0] {
+        for len in [BLOCK, BLOCK - 1, 2 * READ_PIECE + 4096, 2 * READ_PIECE, 5, 0] {
             std::fs::write(&path, &held[..len]).unwrap();
             for (n, sum) in read(&OsDisk, &path, false, &held) {
                 let whole = (len == BLOCK).then(|| payload_sum(&held[..BLOCK]));

@@ -10,7 +10,7 @@ use crate::{
     error::{IoClass, classify},
     fs::{
         body::FileBody,
-        files::pieces::{PIECE, read_in_pieces},
+        files::pieces::{READ_PIECE, read_in_pieces},
         space::Space,
         written::{Flaw, Wanted},
     },
@@ -65,7 +65,7 @@ fn read_bounced(
 ) -> Result<Good, Flaw> {
     let read = s.bounce.with(|buffer| {
         let good = read_into(s, key, trailed, buffer, worker)?;
-        let copied = run.progress.touch(|| {
+        let copied = run.progress.with_memory(|| {
             let mut slot = run.take_slot(unit)?;
             slot.copy_from_slice(buffer);
             Some(())
@@ -126,7 +126,7 @@ fn read_file(
     let mut attempt = |direct: bool| -> io::Result<_> {
         let file = s.root.disk.open(path, OpenMode::Read, direct)?;
         // through the page cache a plain call is cheaper
-        if direct && engine.overlaps() && slot.len() > PIECE {
+        if direct && engine.overlaps() && slot.len() > READ_PIECE {
             return read_in_pieces(&*file, slot, page, engine, s.params.verify);
         }
         Ok((read_full(&*file, slot, page)?, None))

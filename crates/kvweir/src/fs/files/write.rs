@@ -157,7 +157,7 @@ impl Block<'_> {
             let trailer = Trailer {
                 key: self.key.clone(),
                 block_len: self.slot.len() as u64,
-                payload_sum: self.run.progress.touch(|| payload_sum(self.slot))?,
+                payload_sum: self.run.progress.with_memory(|| payload_sum(self.slot))?,
                 namespace: *self.s.ns.digest(),
                 written_at: self.s.clock.unix_seconds(),
             };

@@ -10,7 +10,7 @@ use crate::{
     io::round_up,
     root::{
         accounts::Accounts,
-        ledger::{Entry, Found, LEDGER_BYTES, Page},
+        ledger::{Entry, LEDGER_BYTES, LedgerFound, Page},
         member::OPEN_PATIENCE,
         ownership::host_name,
     },
@@ -188,8 +188,8 @@ impl Keeper {
         let (mut new_lock, mut failed) = (None, None);
         let done = ledger.with(OPEN_PATIENCE, |found| {
             let mut page = match found {
-                Found::Page(p) => p,
-                Found::None => {
+                LedgerFound::Page(p) => p,
+                LedgerFound::None => {
                     let mut p = Page::new(root_bound, boot);
                     p.head.common = common;
                     p

@@ -86,7 +86,7 @@ impl Keeper {
                     core.account.return_credit(spare.min(cost));
                     core.account.budget.add_resident(bytes);
                 }
-                let freed = j.settle(&rotation, len);
+                let freed = j.commit(&rotation, len);
                 s.core.shrink(freed);
             }
             Err(error) => {

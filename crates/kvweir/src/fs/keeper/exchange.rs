@@ -56,7 +56,7 @@ impl Keeper {
             if !other_walks && !adopting {
                 p.head.walker = None;
                 let live: Vec<u32> = living.iter().map(|l| l.0).collect();
-                share = settle(p, number, &live, &self.unusable, &mut lock(&s.core));
+                share = settle_lease(p, number, &live, &self.unusable, &mut lock(&s.core));
             }
             Ok(())
         })?;
@@ -110,7 +110,7 @@ impl Keeper {
 /// does not use at once, the rest as it evicts; but it evicts nothing while its share would do with what the dead left,
 /// unless their journals are `unusable`: that is taken over first. What nobody wants goes to whoever looks first.
 /// Returns what this member may use when that is written; what it gives it does not use from now on.
-fn settle(
+fn settle_lease(
     p: &mut Page,
     me: u32,
     live: &[u32],

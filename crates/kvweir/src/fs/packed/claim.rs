@@ -14,7 +14,7 @@ use super::{
     Pack,
     extent::{Extent, MAX_SLOTS, data_cost, table_cost},
     format::{HEADER_BYTES, Header, RECORD_BYTES, Record, claims_version},
-    free::Run,
+    free::SlotRun,
 };
 use crate::{
     block::{Fingerprint, Key},
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Bytes of a table read at once.
-const PIECE: usize = 1 << 20;
+const TABLE_PIECE: usize = 1 << 20;
 /// Blocks put into the index under one hold of the lock.
 const AT_ONCE: usize = 1024;
 
@@ -343,7 +343,7 @@ fn recount(s: &Space, e: &Extent) {
 
 /// Calls `each` with the records of an extent; `None` for one of a later version.
 pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Option<Record>)) -> io::Result<()> {
-    let mut piece = vec![0; PIECE.min(extent.header.slots as usize * RECORD_BYTES)];
+    let mut piece = vec![0; TABLE_PIECE.min(extent.header.slots as usize * RECORD_BYTES)];
     let mut place = 0;
     while place < extent.header.slots && !piece.is_empty() {
         let n = read_all_at(&*extent.table, &mut piece, Header::record_at(place))?;
@@ -368,12 +368,12 @@ pub(super) fn each_record(extent: &Extent, each: &mut dyn FnMut(u32, Option<Reco
 }
 
 /// The runs between `used` places of `slots`.
-fn gaps(used: &[u32], slots: u32) -> Vec<Run> {
+fn gaps(used: &[u32], slots: u32) -> Vec<SlotRun> {
     let mut out = Vec::new();
     let mut from = 0;
     for &end in used.iter().chain(std::iter::once(&slots)) {
         if end > from {
-            out.push(Run {
+            out.push(SlotRun {
                 first: from,
                 len: end - from,
             });
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn gaps_are_what_is_not_used() {
-        let run = |first, len| Run { first, len };
+        let run = |first, len| SlotRun { first, len };
         assert_eq!(gaps(&[], 5), [run(0, 5)]);
         assert_eq!(gaps(&[0, 1, 4], 5), [run(2, 2)]);
         assert_eq!(gaps(&[1, 3], 6), [run(0, 1), run(2, 1), run(4, 2)]);

@@ -12,7 +12,7 @@ use foldhash::fast::FixedState;
 use super::{
     extent::{Extent, FEW_SLOTS, MAX_SLOTS, SHIFT, extent_bytes, extent_cost, slot_bytes},
     format::Header,
-    free::{FreeRuns, Run},
+    free::{FreeRuns, SlotRun},
 };
 use crate::{
     clock::Instant,
@@ -47,7 +47,7 @@ struct Taken {
     extent: Arc<Extent>,
     used: u32,
     /// Nothing new goes into it; its free slots, set aside.
-    closing: Option<Vec<Run>>,
+    closing: Option<Vec<SlotRun>>,
     /// Its files went behind our back: nothing goes into it ever again.
     lost: bool,
 }
@@ -56,7 +56,7 @@ struct Taken {
 struct State {
     extents: Vec<Option<Taken>>,
     free: FreeRuns,
-    windows: HashMap<RequestId, Run, FixedState>,
+    windows: HashMap<RequestId, SlotRun, FixedState>,
     by_age: VecDeque<RequestId>,
     /// An extent was lost since the keeper asked.
     news: bool,
@@ -147,14 +147,14 @@ impl Pack {
     }
 
     /// Adds an extent of which `used` slots are taken and `free` are not.
-    pub(crate) fn add(&self, extent: Arc<Extent>, used: u32, free: impl IntoIterator<Item = Run>) {
+    pub(crate) fn add(&self, extent: Arc<Extent>, used: u32, free: impl IntoIterator<Item = SlotRun>) {
         let mut s = lock(&self.state);
         let at = extent.number as usize;
         if s.extents.len() <= at {
             s.extents.resize_with(at + 1, || None);
         }
         for r in free {
-            s.free.add(Run {
+            s.free.add(SlotRun {
                 first: extent.slot(r.first),
                 len: r.len,
             });
@@ -191,15 +191,15 @@ impl Pack {
     }
 
     /// Takes up to `n` slots for `req` and appends them to `out` as runs; returns how many.
-    pub(crate) fn take(&self, n: u32, req: RequestId, out: &mut VecDeque<(Arc<Extent>, Run)>) -> u32 {
+    pub(crate) fn take(&self, n: u32, req: RequestId, out: &mut VecDeque<(Arc<Extent>, SlotRun)>) -> u32 {
         let mut s = lock(&self.state);
         let mut got = 0;
         let mut next = None;
         if let Some(w) = s.windows.remove(&req) {
             let len = w.len.min(n);
-            got += s.hand_out(Run { len, ..w }, out);
+            got += s.hand_out(SlotRun { len, ..w }, out);
             next = Some(w.first + len);
-            let rest = Run {
+            let rest = SlotRun {
                 first: w.first + len,
                 len: w.len - len,
             };
@@ -218,8 +218,8 @@ impl Pack {
                 None => break,
             };
             let len = run.len.min(want);
-            got += s.hand_out(Run { len, ..run }, out);
-            let rest = Run {
+            got += s.hand_out(SlotRun { len, ..run }, out);
+            let rest = SlotRun {
                 first: run.first + len,
                 len: run.len - len,
             };
@@ -236,7 +236,7 @@ impl Pack {
         let mut s = lock(&self.state);
         for run in slots.chunk_by(|a, b| a + 1 == *b) {
             if let (Some(&first), Ok(len)) = (run.first(), u32::try_from(run.len())) {
-                s.give(Run { first, len });
+                s.give(SlotRun { first, len });
             }
         }
     }
@@ -327,7 +327,7 @@ impl Pack {
     pub(crate) fn reopen(&self) -> bool {
         let mut s = lock(&self.state);
         let s = &mut *s;
-        let aside: Vec<Run> = s
+        let aside: Vec<SlotRun> = s
             .extents
             .iter_mut()
             .flatten()
@@ -373,7 +373,7 @@ impl Pack {
 }
 
 impl State {
-    fn hand_out(&mut self, run: Run, out: &mut VecDeque<(Arc<Extent>, Run)>) -> u32 {
+    fn hand_out(&mut self, run: SlotRun, out: &mut VecDeque<(Arc<Extent>, SlotRun)>) -> u32 {
         let Some(Some(t)) = self.extents.get_mut((run.first >> SHIFT) as usize) else {
             return run.len;
         };
@@ -382,7 +382,7 @@ impl State {
         run.len
     }
 
-    fn give(&mut self, run: Run) {
+    fn give(&mut self, run: SlotRun) {
         let Some(Some(t)) = self.extents.get_mut((run.first >> SHIFT) as usize) else {
             return;
         };
@@ -393,7 +393,7 @@ impl State {
         }
     }
 
-    fn keep_window(&mut self, req: RequestId, rest: Run) {
+    fn keep_window(&mut self, req: RequestId, rest: SlotRun) {
         if let Some(old) = self.windows.insert(req, rest) {
             self.free.add(old);
         }
@@ -409,7 +409,7 @@ impl State {
 
     /// Frees what requests keep; returns whether there was any.
     fn end_windows(&mut self) -> bool {
-        let kept: Vec<Run> = self.windows.drain().map(|(_, r)| r).collect();
+        let kept: Vec<SlotRun> = self.windows.drain().map(|(_, r)| r).collect();
         self.by_age.clear();
         kept.iter().for_each(|&r| self.free.add(r));
         !kept.is_empty()
@@ -454,12 +454,12 @@ mod tests {
                 },
                 fresh_from: AtomicU32::new(0),
             };
-            p.add(Arc::new(e), 0, [Run { first: 0, len: slots }]);
+            p.add(Arc::new(e), 0, [SlotRun { first: 0, len: slots }]);
         }
         p
     }
 
-    fn take(p: &Pack, n: u32, req: u64) -> Vec<Run> {
+    fn take(p: &Pack, n: u32, req: u64) -> Vec<SlotRun> {
         let mut out = VecDeque::new();
         p.take(n, RequestId(req), &mut out);
         out.into_iter().map(|(_, r)| r).collect()
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!((slots.len(), p.slots()), (200, (200, 0)));
         p.give(&mut slots);
         assert_eq!(p.slots(), (200, 200));
-        assert_eq!(take(&p, 100, 7), [Run { first: 0, len: 100 }]);
+        assert_eq!(take(&p, 100, 7), [SlotRun { first: 0, len: 100 }]);
     }
 
     #[test]

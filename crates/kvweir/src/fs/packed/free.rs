@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Consecutive slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Run {
+pub(crate) struct SlotRun {
     pub(crate) first: u32,
     pub(crate) len: u32,
 }
@@ -37,20 +37,20 @@ impl FreeRuns {
         self.total
     }
 
-    fn insert(&mut self, r: Run) {
+    fn insert(&mut self, r: SlotRun) {
         self.by_place.insert(r.first, r.len);
         self.by_len.insert((r.len, r.first));
         self.total += u64::from(r.len);
     }
 
-    fn remove(&mut self, r: Run) {
+    fn remove(&mut self, r: SlotRun) {
         self.by_place.remove(&r.first);
         self.by_len.remove(&(r.len, r.first));
         self.total -= u64::from(r.len);
     }
 
     /// Frees a run, which joins its neighbours.
-    pub(crate) fn add(&mut self, mut run: Run) {
+    pub(crate) fn add(&mut self, mut run: SlotRun) {
         if run.len == 0 {
             return;
         }
@@ -59,9 +59,9 @@ impl FreeRuns {
             && let Some((&first, &len)) = self.by_place.range(..run.first).next_back()
             && first + len == run.first
         {
-            let left = Run { first, len };
+            let left = SlotRun { first, len };
             self.remove(left);
-            run = Run {
+            run = SlotRun {
                 first,
                 len: len + run.len,
             };
@@ -70,49 +70,49 @@ impl FreeRuns {
         if end & self.mask != 0
             && let Some(&len) = self.by_place.get(&end)
         {
-            self.remove(Run { first: end, len });
+            self.remove(SlotRun { first: end, len });
             run.len += len;
         }
         self.insert(run);
     }
 
     /// Takes up to `most` slots that begin at `first`.
-    pub(crate) fn take_at(&mut self, first: u32, most: u32) -> Option<Run> {
+    pub(crate) fn take_at(&mut self, first: u32, most: u32) -> Option<SlotRun> {
         let &len = self.by_place.get(&first)?;
-        Some(self.cut(Run { first, len }, most))
+        Some(self.cut(SlotRun { first, len }, most))
     }
 
     /// Takes a run of up to `most` slots: out of the smallest that has so many, else the smallest with at least `want`,
     /// else the longest there is.
-    pub(crate) fn take(&mut self, want: u32, most: u32) -> Option<Run> {
+    pub(crate) fn take(&mut self, want: u32, most: u32) -> Option<SlotRun> {
         let fits = |s: &BTreeSet<(u32, u32)>, n: u32| s.range((n, 0)..).next().copied();
         let (len, first) = fits(&self.by_len, most)
             .or_else(|| fits(&self.by_len, want))
             .or_else(|| self.by_len.last().copied())?;
-        Some(self.cut(Run { first, len }, most))
+        Some(self.cut(SlotRun { first, len }, most))
     }
 
-    fn cut(&mut self, run: Run, most: u32) -> Run {
+    fn cut(&mut self, run: SlotRun, most: u32) -> SlotRun {
         self.remove(run);
         let len = run.len.min(most);
         if len < run.len {
-            self.insert(Run {
+            self.insert(SlotRun {
                 first: run.first + len,
                 len: run.len - len,
             });
         }
-        Run {
+        SlotRun {
             first: run.first,
             len,
         }
     }
 
     /// Takes all free slots between `first` and `end`, runs that begin there.
-    pub(crate) fn withdraw(&mut self, first: u32, end: u32) -> Vec<Run> {
-        let runs: Vec<Run> = self
+    pub(crate) fn withdraw(&mut self, first: u32, end: u32) -> Vec<SlotRun> {
+        let runs: Vec<SlotRun> = self
             .by_place
             .range(first..end)
-            .map(|(&first, &len)| Run { first, len })
+            .map(|(&first, &len)| SlotRun { first, len })
             .collect();
         runs.iter().for_each(|&r| self.remove(r));
         runs
@@ -134,18 +134,25 @@ mod tests {
     #[test]
     fn what_was_freed_joins_its_neighbours_but_not_across_extents() {
         let mut f = FreeRuns::new(4);
-        f.add(Run { first: 0, len: 16 });
-        f.add(Run { first: 16, len: 16 });
+        f.add(SlotRun { first: 0, len: 16 });
+        f.add(SlotRun { first: 16, len: 16 });
         assert_eq!((f.runs(), f.total()), (2, 32));
         let a = f.take(5, 5).unwrap();
         let b = f.take(11, 11).unwrap();
-        assert_eq!((a.len, b), (5, Run { first: 5, len: 11 }), "the rest fits best");
+        assert_eq!(
+            (a.len, b),
+            (5, SlotRun { first: 5, len: 11 }),
+            "the rest fits best"
+        );
         f.add(a);
         f.add(b);
-        assert_eq!((f.runs(), f.take_at(0, 99)), (2, Some(Run { first: 0, len: 16 })));
+        assert_eq!(
+            (f.runs(), f.take_at(0, 99)),
+            (2, Some(SlotRun { first: 0, len: 16 }))
+        );
         assert_eq!(
             f.take(20, 20),
-            Some(Run { first: 16, len: 16 }),
+            Some(SlotRun { first: 16, len: 16 }),
             "the longest there is"
         );
         assert_eq!(f.take(1, 1), None);
@@ -156,9 +163,9 @@ mod tests {
         fn no_slot_is_handed_out_twice_or_lost(ops in prop::collection::vec((1u32..9, 1u32..20, any::<bool>()), 1..200)) {
             let mut f = FreeRuns::new(6);
             for e in 0..3 {
-                f.add(Run { first: e << 6, len: 50 });
+                f.add(SlotRun { first: e << 6, len: 50 });
             }
-            let mut held: Vec<Run> = Vec::new();
+            let mut held: Vec<SlotRun> = Vec::new();
             for (want, most, give) in ops {
                 if give && !held.is_empty() {
                     f.add(held.swap_remove(want as usize % held.len()));
@@ -174,7 +181,7 @@ mod tests {
                 prop_assert_eq!(f.total() + taken as u64, 150);
             }
             held.drain(..).for_each(|r| f.add(r));
-            let second = vec![Run { first: 64, len: 50 }];
+            let second = vec![SlotRun { first: 64, len: 50 }];
             prop_assert_eq!((f.runs(), f.withdraw(64, 128), f.total()), (3, second, 100));
         }
     }

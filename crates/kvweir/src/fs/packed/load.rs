@@ -14,7 +14,7 @@ use crate::{
     evict::Id,
     fs::{
         body::SlotBody,
-        files::pieces::PIECE,
+        files::pieces::READ_PIECE,
         space::Space,
         written::{Flaw, Read, Wanted},
     },
@@ -113,7 +113,7 @@ impl Unpacking<'_> {
         let (s, progress) = (self.s, &self.run.progress);
         // what has several under way at once has the less to wait for the shorter they are
         let most = match engine.overlaps() {
-            true => (PIECE / s.params.block_len).max(1),
+            true => (READ_PIECE / s.params.block_len).max(1),
             false => usize::MAX,
         };
         let mut out = Vec::with_capacity(aims.len());
@@ -243,7 +243,7 @@ impl Unpacking<'_> {
     fn read_packed_bounced(&self, extent: &Extent, w: &Aim) -> io::Result<Verified> {
         self.s.bounce.with(|buffer| {
             let verified = self.read_one(extent, w, buffer)?;
-            let copied = self.run.progress.touch(|| {
+            let copied = self.run.progress.with_memory(|| {
                 let mut slot = self.run.take_slot(w.unit)?;
                 slot.copy_from_slice(buffer);
                 Some(())

@@ -9,7 +9,7 @@ use super::{
     Pack,
     extent::{Extent, SHIFT},
     extents::MAX_EXTENTS,
-    free::Run,
+    free::SlotRun,
 };
 use crate::{
     block::Fingerprint,
@@ -87,7 +87,12 @@ impl Pack {
     }
 
     /// Takes runs of extents that are lost out of `out`, from its place `from` on; returns how many slots that were.
-    pub(super) fn give_lost(&self, s: &Space, out: &mut VecDeque<(Arc<Extent>, Run)>, from: usize) -> u32 {
+    pub(super) fn give_lost(
+        &self,
+        s: &Space,
+        out: &mut VecDeque<(Arc<Extent>, SlotRun)>,
+        from: usize,
+    ) -> u32 {
         let mut gone = 0;
         for (extent, run) in out.split_off(from) {
             if extent.is_removed() {

@@ -6,7 +6,7 @@ use super::{
     extent::{Data, Extent, data_cost, table_cost},
     extents::Pack,
     format::Header,
-    free::Run,
+    free::SlotRun,
 };
 use crate::{
     block::Fingerprint,
@@ -103,7 +103,7 @@ impl Pack {
                 .for_each(|id| remove_part(s, id, EvictReason::NoSpace));
         })?;
         lock(&s.core).account.no_help_until = None;
-        let all = Run { first: 0, len: slots };
+        let all = SlotRun { first: 0, len: slots };
         let extent = files.into_extent(number, header, ids, 0);
         self.add(Arc::new(extent), 0, [all]);
         Ok(())

@@ -8,7 +8,7 @@ use super::{
     extent::{Extent, FEW_SLOTS, extent_bytes, extent_cost},
     extents::MAX_EXTENTS,
     format::Header,
-    free::Run,
+    free::SlotRun,
 };
 use crate::{
     catalog::body::Rank,
@@ -57,7 +57,7 @@ impl Pack {
         s: &Space,
         n: u32,
         req: RequestId,
-        out: &mut VecDeque<(Arc<Extent>, Run)>,
+        out: &mut VecDeque<(Arc<Extent>, SlotRun)>,
     ) -> Result<(), NoSlots> {
         if lock(&s.core).account.trimming {
             return Err(NoSlots::Room(NoRoom(RefuseReason::Trimming)));

@@ -8,7 +8,7 @@ use super::{
     Pack,
     extent::Extent,
     format::{Header, RECORD_BYTES, Record, block_sum, tag},
-    free::Run as SlotRun,
+    free::SlotRun,
     room::NoSlots,
 };
 use crate::{
@@ -227,7 +227,7 @@ impl Packing<'_> {
             && let Some(f) = left.pop_front()
         {
             let summed = self.run.take_slot(f.unit).and_then(|slot| {
-                let sum = self.run.progress.touch(|| block_sum(&slot)).ok()?;
+                let sum = self.run.progress.with_memory(|| block_sum(&slot)).ok()?;
                 Some((slot, sum))
             });
             match summed {

@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     fs::shared::Shared,
     io::pool::usable_cpus,
-    root::walk::{Found, Sweep, Walk},
+    root::walk::{FoundFile, Sweep, Walk},
 };
 
 pub(crate) fn root_level(s: &Shared) -> Result<(u64, u64)> {
@@ -16,7 +16,7 @@ pub(crate) fn root_level(s: &Shared) -> Result<(u64, u64)> {
 pub(crate) fn with_walk<R>(
     s: &Shared,
     sweep: Sweep,
-    found: &(dyn Fn(&mut [Found]) + Sync),
+    found: &(dyn Fn(&mut [FoundFile]) + Sync),
     run: impl FnOnce(&Walk<'_>) -> R,
 ) -> R {
     let own: Vec<(&str, u64)> = s.served.iter().map(|s| (s.ns.dir(), s.block_len)).collect();

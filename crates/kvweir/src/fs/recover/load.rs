@@ -13,7 +13,7 @@ use crate::{
         journal::{self, Mark, Owned, Replayed, Unusable},
         member::Start,
         names::DirKind,
-        walk::{Found, Survey, Sweep},
+        walk::{FoundFile, Survey, Sweep},
     },
     sync::{Bell, lock},
 };
@@ -217,7 +217,7 @@ fn renumbered(s: &Shared, r: &Replayed, o: &Owned) -> Option<Owned> {
 /// Walks the root, serving what is found as it is found, and writes it down.
 fn walked(k: &mut Opening) -> Result<Survey> {
     let s = std::sync::Arc::clone(&k.shared);
-    let found = |part: &mut [Found]| {
+    let found = |part: &mut [FoundFile]| {
         let mut core = lock(&s.core);
         part.iter_mut().for_each(|f| core.found(f));
     };
@@ -241,7 +241,7 @@ fn walked(k: &mut Opening) -> Result<Survey> {
     }
     begin_journal(&s, k, None)?;
     if let Some(j) = s.root.journal.get() {
-        let still = |f: &&Found| f.id.is_some() && lock(&s.core).catalog.find(f.fp) == f.id;
+        let still = |f: &&FoundFile| f.id.is_some() && lock(&s.core).catalog.find(f.fp) == f.id;
         let all: Vec<Owned> = survey.blocks.iter().filter(still).map(as_owned).collect();
         log_blocks(&s, j, &all).map_err(|e| Error::io("write the journal", s.root.path.display(), e))?;
     }

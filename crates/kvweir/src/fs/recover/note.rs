@@ -10,7 +10,7 @@ use crate::{
     root::{
         journal::{self, Facts, Journal, Owned, units},
         names::DirClass,
-        walk::Found,
+        walk::FoundFile,
     },
     sync::lock,
 };
@@ -90,7 +90,7 @@ pub(crate) fn log_blocks(s: &Shared, j: &Journal, blocks: &[Owned]) -> io::Resul
 }
 
 /// What is to be written down of a block found by a walk.
-pub(crate) fn as_owned(f: &Found) -> Owned {
+pub(crate) fn as_owned(f: &FoundFile) -> Owned {
     Owned {
         fp: f.fp,
         namespace: f.namespace,

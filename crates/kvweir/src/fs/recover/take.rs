@@ -15,7 +15,7 @@ use crate::{
         journal::{Owned, Replayed},
         leaves::Leaves,
         names::{DirClass, DirKind, high_dir},
-        walk::Found,
+        walk::FoundFile,
     },
     sync::{lock, thread},
 };
@@ -111,7 +111,7 @@ fn insert(core: &mut Core, o: &Owned) -> bool {
         }
         core.catalog.forget_peer(id);
     }
-    let mut f = Found {
+    let mut f = FoundFile {
         fp: o.fp,
         namespace: o.namespace,
         leaf: o.leaf,
@@ -177,7 +177,7 @@ fn take_looked(s: &Shared, looked: Vec<Looked>, taken: &mut Taken) {
 
 impl Core {
     /// Indexes and counts a block found on disk; it has no place among the others yet.
-    pub(crate) fn found(&mut self, f: &mut Found) {
+    pub(crate) fn found(&mut self, f: &mut FoundFile) {
         self.account.budget.add_resident(f.cost);
         let (extent, ours) = (f.leaf == DirKind::Extent, self.serves(f.namespace));
         // one of ours is opened later, if its space packs; else it is no block
@@ -212,7 +212,7 @@ impl Core {
     }
 
     /// Gives a found block its place: more recent than all ranked before, or among the orphans.
-    pub(crate) fn rank(&mut self, f: &Found) {
+    pub(crate) fn rank(&mut self, f: &FoundFile) {
         let same = f.id.filter(|&id| self.catalog.fingerprint(id) == f.fp);
         if let Some(id) = same {
             let origin = if self.serves(f.namespace) {

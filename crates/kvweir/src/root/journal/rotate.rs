@@ -115,7 +115,7 @@ impl Journal {
     }
 
     /// The snapshot of the current generation is whole: what came before is removed. Returns the bytes freed.
-    pub(crate) fn settle(&self, rotation: &Rotation, snapshot: u64) -> u64 {
+    pub(crate) fn commit(&self, rotation: &Rotation, snapshot: u64) -> u64 {
         let whole = Older {
             path: path(&self.root, true, self.member, rotation.header.generation),
             len: snapshot,

@@ -41,7 +41,7 @@ pub(crate) struct Ledger {
 }
 
 /// What was found under the ledger's lock.
-pub(crate) enum Found {
+pub(crate) enum LedgerFound {
     Page(Page),
     /// Missing, of another version, or damaged.
     None,
@@ -143,14 +143,14 @@ impl Ledger {
     pub(crate) fn with<R>(
         &self,
         patience: Duration,
-        change: impl FnOnce(Found) -> (Option<Page>, R),
+        change: impl FnOnce(LedgerFound) -> (Option<Page>, R),
     ) -> io::Result<Option<R>> {
         let Some((file, bytes)) = self.hold_and_read(patience)? else {
             return Ok(None);
         };
         let before = Page::decode(&bytes);
         let old = before.clone();
-        let (after, answer) = change(before.map_or(Found::None, Found::Page));
+        let (after, answer) = change(before.map_or(LedgerFound::None, LedgerFound::Page));
         if let Some(new) = after {
             write(&*file, old.as_ref(), &new)?;
         }

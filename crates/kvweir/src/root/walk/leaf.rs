@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, ffi::OsStr, io, path::Path};
 
-use super::{Found, Survey, Sweep, Walk};
+use super::{FoundFile, Survey, Sweep, Walk};
 use crate::{
     block::{Fingerprint, Key},
     error::{Error, Result},
@@ -154,7 +154,7 @@ impl Walk<'_> {
         key: Option<Key>,
         path: &Path,
         stat: &Stat,
-    ) -> Found {
+    ) -> FoundFile {
         let block_len = self.own.get(usize::from(at.namespace)).map(|o| o.1);
         // of others' blocks only the length of ours can be guessed
         let whole = block_len.or(self.own.first().map(|o| o.1));
@@ -164,7 +164,7 @@ impl Walk<'_> {
             (None, Some(n)) if self.want_keys && at.leaf == DirKind::Keyed => self.key_in_trailer(path, n),
             (k, _) => k,
         };
-        Found {
+        FoundFile {
             fp,
             namespace: at.namespace,
             leaf: at.leaf,

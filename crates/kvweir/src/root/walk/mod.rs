@@ -41,7 +41,7 @@ use crate::{
 
 /// A block file found.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     pub(crate) fp: Fingerprint,
     pub(crate) namespace: u16,
     pub(crate) leaf: DirKind,
@@ -59,7 +59,7 @@ pub(crate) struct Found {
 /// What lies below a root.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    pub(crate) blocks: Vec<Found>,
+    pub(crate) blocks: Vec<FoundFile>,
     pub(crate) swept: u64,
     pub(crate) foreign_files: u64,
     /// Bytes of everything that is not a block or a directory of a namespace: at the root's own level, and below.
@@ -81,7 +81,7 @@ pub(crate) struct Walk<'a> {
     /// Which temporaries are known to be nobody's.
     pub(crate) sweep: Sweep,
     /// Told of blocks as they are found, a first-level directory at a time.
-    pub(crate) found: &'a (dyn Fn(&mut [Found]) + Sync),
+    pub(crate) found: &'a (dyn Fn(&mut [FoundFile]) + Sync),
     /// The number of a namespace by its directory's name; `None` when there are too many.
     pub(crate) number: &'a (dyn Fn(&str) -> Option<u16> + Sync),
     /// Ends the walk early.
