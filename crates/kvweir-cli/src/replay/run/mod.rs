@@ -82,7 +82,7 @@ pub(crate) fn run(
             tally.interrupted();
         }
         if !done {
-            tally.restarted(settings);
+            tally.restarted(settings, &place.root);
             life = Life::open(settings, &place.root, &region, &clock)?;
         }
     }

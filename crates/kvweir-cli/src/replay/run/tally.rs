@@ -1,6 +1,6 @@
 //! What adds up over the lives of a run.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use hdrhistogram::Histogram;
 use kvweir::{
@@ -95,9 +95,9 @@ impl Tally {
         self.summary.interrupted = true;
     }
 
-    pub(super) fn restarted(&mut self, settings: &ReplaySettings) {
+    pub(super) fn restarted(&mut self, settings: &ReplaySettings, root: &Path) {
         self.summary.restarts += 1;
-        self.told.reopened(settings);
+        self.told.reopened(settings, root);
     }
 
     pub(super) fn timed_lookup(&mut self, lookup: impl FnOnce() -> Found) -> Found {

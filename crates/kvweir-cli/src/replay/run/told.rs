@@ -30,6 +30,8 @@ pub(super) struct Told {
     here: BTreeSet<Key>,
     /// Blocks whose last event says that they went.
     gone: BTreeSet<Key>,
+    /// Who else used the root at the end of a life: its blocks may have become ours, some of which had gone.
+    others: Option<String>,
 }
 
 impl Told {
@@ -45,9 +47,17 @@ impl Told {
     }
 
     /// A tier that owns its root tells all of it again when it is opened.
-    pub(super) fn reopened(&mut self, settings: &ReplaySettings) {
+    pub(super) fn reopened(&mut self, settings: &ReplaySettings, root: &Path) {
         if settings.max_bytes.is_some() && !settings.read_only {
-            *self = Self::default();
+            // the next life may take them over, and the ledger then knows them no more
+            let others = self
+                .others
+                .take()
+                .or_else(|| others(&Admin::new(root).ok()?, settings));
+            *self = Self {
+                others,
+                ..Self::default()
+            };
         }
     }
 
@@ -56,6 +66,9 @@ impl Told {
         let not = |why: &str| Compared::NotChecked(why.to_owned());
         if settings.read_only {
             return not("the root is read only, and others may change it");
+        }
+        if let Some(why) = &self.others {
+            return not(why);
         }
         let admin = match Admin::new(&last.root) {
             Ok(admin) => admin,
