@@ -142,68 +142,76 @@ fn members_that_serve_some_of_the_same_namespaces_live_beside_each_other() {
 
 #[test]
 fn each_of_three_gets_its_share_and_one_that_ends_leaves_it() {
-    for layouts in [
-        [FS, PACK, PACK],
-        [PACK, PACK, PACK],
-        [PACK, FS, FS],
-        [FS, FS, PACK],
-    ] {
-        for policy in PolicyKind::ALL {
-            let root = Root::new();
-            let bound = 6 << 20;
-            let spaces = [
-                ("a", LEN, layouts[0]),
-                ("b", SMALL, layouts[1]),
-                ("c", 2 * LEN, layouts[2]),
-            ];
-            let mut settings = root.settings(bound);
-            settings.policy = policy;
-            let mut all = clients(build(settings, &spaces), &spaces);
-            let len = |n: usize| match spaces[n].2 {
-                PACK => spaces[n].1 as u64,
-                _ => spaces[n].1 as u64 + 4096 + 8192,
-            };
+    each_of_three([FS, PACK, PACK]);
+}
+
+#[test]
+fn each_of_three_that_pack_gets_its_share_and_one_that_ends_leaves_it() {
+    each_of_three([PACK, PACK, PACK]);
+}
+
+#[test]
+fn each_of_three_of_which_one_packs_gets_its_share_and_one_that_ends_leaves_it() {
+    each_of_three([PACK, FS, FS]);
+    each_of_three([FS, FS, PACK]);
+}
+
+fn each_of_three(layouts: [Layout; 3]) {
+    for policy in PolicyKind::ALL {
+        let root = Root::new();
+        let bound = 6 << 20;
+        let spaces = [
+            ("a", LEN, layouts[0]),
+            ("b", SMALL, layouts[1]),
+            ("c", 2 * LEN, layouts[2]),
+        ];
+        let mut settings = root.settings(bound);
+        settings.policy = policy;
+        let mut all = clients(build(settings, &spaces), &spaces);
+        let len = |n: usize| match spaces[n].2 {
+            PACK => spaces[n].1 as u64,
+            _ => spaces[n].1 as u64 + 4096 + 8192,
+        };
+        for (n, t) in all.iter_mut().enumerate() {
+            let want = bound / len(n);
+            assert_eq!(pour(t, 0..want) as u64, want, "{layouts:?}, {policy:?}: {n}");
+            assert!(root.du() <= bound);
+        }
+        for round in 0..6 {
             for (n, t) in all.iter_mut().enumerate() {
-                let want = bound / len(n);
-                assert_eq!(pour(t, 0..want) as u64, want, "{layouts:?}, {policy:?}: {n}");
+                let (from, want) = (10_000 * (round + 1), bound / len(n) / 4);
+                assert_eq!(
+                    pour(t, from..from + want) as u64,
+                    want,
+                    "{layouts:?}, {policy:?}: {n}"
+                );
                 assert!(root.du() <= bound);
             }
-            for round in 0..6 {
-                for (n, t) in all.iter_mut().enumerate() {
-                    let (from, want) = (10_000 * (round + 1), bound / len(n) / 4);
-                    assert_eq!(
-                        pour(t, from..from + want) as u64,
-                        want,
-                        "{layouts:?}, {policy:?}: {n}"
-                    );
-                    assert!(root.du() <= bound);
-                }
-            }
-            let held: Vec<u64> = (0..3).map(|n| count(&mut all[n], 0..80_000) * len(n)).collect();
-            if policy == PolicyKind::Lru {
-                for (n, held) in held.iter().enumerate() {
-                    assert!(held * 6 > bound, "{layouts:?}, {policy:?}: {n} of {held:?}");
-                }
-            }
-            assert_settled(&mut all[0], &root);
-            let mut c = all.remove(2);
-            c.tier.shutdown();
-            drop(c);
-            for n in [0, 1, 0, 1] {
-                let want = bound / len(n);
-                assert_eq!(pour(&mut all[n], 100_000..100_000 + want) as u64, want);
-            }
-            let held: Vec<u64> = (0..2)
-                .map(|n| count(&mut all[n], 100_000..110_000) * len(n))
-                .collect();
-            let both: u64 = held.iter().sum();
-            assert!(
-                both * 10 > bound * 6,
-                "{layouts:?}, {policy:?}: {held:?} of {bound}"
-            );
-            assert_settled(&mut all[0], &root);
-            shut(all);
         }
+        let held: Vec<u64> = (0..3).map(|n| count(&mut all[n], 0..80_000) * len(n)).collect();
+        if policy == PolicyKind::Lru {
+            for (n, held) in held.iter().enumerate() {
+                assert!(held * 6 > bound, "{layouts:?}, {policy:?}: {n} of {held:?}");
+            }
+        }
+        assert_settled(&mut all[0], &root);
+        let mut c = all.remove(2);
+        c.tier.shutdown();
+        drop(c);
+        for n in [0, 1, 0, 1] {
+            let want = bound / len(n);
+            assert_eq!(pour(&mut all[n], 100_000..100_000 + want) as u64, want);
+        }
+        let held: Vec<u64> = (0..2)
+            .map(|n| count(&mut all[n], 100_000..110_000) * len(n))
+            .collect();
+        let both: u64 = held.iter().sum();
+        assert!(
+            both * 10 > bound * 6,
+            "{layouts:?}, {policy:?}: {held:?} of {bound}"
+        );
+        assert_settled(&mut all[0], &root);
+        shut(all);
     }
 }
 
