@@ -38,7 +38,7 @@ impl FsBuilder {
             first: FsSpace::new("fs", ns, block_len),
             others: Vec::new(),
             disk: Arc::new(OsDisk),
-            clock: Arc::new(SystemClock::new()),
+            clock: SystemClock::shared(),
             slots_outlive_reports: true,
             boot: None,
             patience: OPEN_PATIENCE,
@@ -117,9 +117,8 @@ impl FsBuilder {
     /// error of the walk. Then nothing of the tier is left: no thread, and no claim on the root. Also `Invalid` where
     /// there are namespaces [`beside`](Self::beside): those are for [`open_all`](Self::open_all).
     pub fn open(self) -> Result<FsTier> {
-        let one = self.0.others.is_empty();
         let several = || Error::invalid("open root", "several namespaces are to be served: use open_all");
-        if !one {
+        if !self.0.others.is_empty() {
             return Err(several());
         }
         self.open_all()?.pop().ok_or_else(several)

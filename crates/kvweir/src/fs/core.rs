@@ -129,19 +129,20 @@ impl Core {
         self.account.budget.change(before, counted.cost());
     }
 
-    /// Makes a block of `space` that was found on disk a hit; `false` where it is known, or no entry can be had.
+    /// Makes a block of ours that was found on disk a hit; `false` where it is known, or no entry can be had.
     pub(crate) fn admit_found(
         &mut self,
         fp: Fingerprint,
         at: &Location,
         cost: u64,
         (trailer, written_at): (bool, u64),
-        key: Option<(SpaceId, &Key)>,
+        key: Option<&Key>,
     ) -> bool {
         let Some(class) = self.classes.number(at.class().0) else {
             return false;
         };
         let body = FileBody::new(class, at.prefix, cost).written(trailer, written_at);
+        let key = key.map(|k| (SpaceId(at.namespace), k));
         let Some(id) = self.catalog.discover(fp, State::Ready, body.body(), key) else {
             return false;
         };

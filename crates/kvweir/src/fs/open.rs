@@ -6,7 +6,7 @@ use std::{collections::HashSet, io, path::Path, sync::Arc, time::Duration};
 
 use super::{
     parts::{Entered, FsSpace, Parts},
-    settings::{Layout, allocation_unit, min_bound, min_bound_in, min_pack_bound, min_pack_bound_in},
+    settings::{USUAL_FS_BLOCK, allocation_unit, least_bound},
     shared::Shared,
     space::Space,
 };
@@ -125,10 +125,7 @@ fn enter_bounded(j: &Joiner<'_>) -> Result<Joined> {
 /// Checks settings that need no disk: each space's, and that no two are one.
 fn check_spaces(parts: &Parts) -> Result<()> {
     let no = |m: String| Err(Error::invalid("check settings", m));
-    check_sum(parts, |layout, block_len| match layout {
-        Layout::Pack => min_pack_bound(block_len),
-        _ => min_bound(block_len),
-    })?;
+    check_sum(parts, USUAL_FS_BLOCK)?;
     let (mut names, mut dirs) = (HashSet::new(), HashSet::new());
     for space in parts.spaces() {
         if space.name.is_empty() {
@@ -158,16 +155,10 @@ fn check_unit(parts: &Parts, unit: u64) -> Result<()> {
         return Ok(());
     };
     let root = settings.root.display();
-    check_sum(parts, |layout, block_len| match layout {
-        Layout::Pack => min_pack_bound_in(block_len, unit),
-        _ => min_bound_in(block_len, unit),
-    })?;
+    check_sum(parts, unit)?;
     for space in parts.spaces() {
         let (layout, block_len) = (space.settings(settings).layout, space.block_len);
-        let least = match layout {
-            Layout::Pack => min_pack_bound_in(block_len, unit),
-            _ => min_bound_in(block_len, unit),
-        };
+        let least = least_bound(layout, block_len, unit);
         if bound < least {
             return Err(Error::invalid(
                 "open root",
@@ -182,13 +173,13 @@ fn check_unit(parts: &Parts, unit: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a bound that has no room for a block of each of several spaces, of which each needs `least` bytes.
-fn check_sum(parts: &Parts, least: impl Fn(Layout, usize) -> u64) -> Result<()> {
+/// Refuses a bound that has no room for a block of each of several spaces, in units of `unit` bytes.
+fn check_sum(parts: &Parts, unit: u64) -> Result<()> {
     let settings = &parts.settings;
     let Some(bound) = settings.max_bytes.filter(|_| !settings.read_only) else {
         return Ok(());
     };
-    let each = |s: &FsSpace| least(s.settings(settings).layout, s.block_len);
+    let each = |s: &FsSpace| least_bound(s.settings(settings).layout, s.block_len, unit);
     let all: u64 = parts.spaces().map(each).sum();
     if parts.others.is_empty() || bound >= all {
         return Ok(());

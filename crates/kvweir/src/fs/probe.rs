@@ -46,7 +46,7 @@ impl Work for Probe {
         if let Some(stat) = stat {
             let written_at = u64::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(0);
             let facts = (stat.len != block_len, written_at);
-            let key = Some((s.id, &self.key));
+            let key = Some(&self.key);
             if lock(&s.core).admit_found(self.fp, &at, stat.allocated, facts, key) {
                 s.root.dirs.found_file(s.id.0, at.prefix, at.leaf);
             }

@@ -23,7 +23,7 @@ use crate::{
 const FIXED_BYTES: u64 = 192 * 1024;
 const FIXED_UNITS: u64 = 32;
 /// The allocation unit assumed before a file system was asked.
-const USUAL_FS_BLOCK: u64 = 4096;
+pub(crate) const USUAL_FS_BLOCK: u64 = 4096;
 
 /// The smallest bound, in bytes, below which a tier of `block_len`-byte blocks can hold one, where the file system
 /// allocates in the usual units of 4096 bytes. In larger ones it is more: opening a root measures that and refuses what
@@ -46,6 +46,15 @@ pub fn min_pack_bound(block_len: usize) -> u64 {
 /// As [`min_pack_bound`], on a file system that allocates in units of `unit` bytes.
 pub(crate) fn min_pack_bound_in(block_len: usize, unit: u64) -> u64 {
     min_bound_in(block_len, unit) + crate::fs::packed::least_bytes(block_len, unit)
+}
+
+/// The smallest bound for a space whose new blocks are laid out so, where the file system allocates in units of `unit`
+/// bytes.
+pub(crate) fn least_bound(layout: Layout, block_len: usize, unit: u64) -> u64 {
+    match layout {
+        Layout::Pack => min_pack_bound_in(block_len, unit),
+        _ => min_bound_in(block_len, unit),
+    }
 }
 
 /// The bytes of which everything below `root` takes a multiple: what the file system says, or more where a probe shows

@@ -44,9 +44,12 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
     let (mut tried, mut stuck) = (HashSet::<u32>::new(), 0u64);
     let mut batch = Vec::new();
     while !shared.stop.load(Ordering::Relaxed) && tried.len() < most {
+        if lock(&shared.core).account.budget.excess() == 0 {
+            break;
+        }
         // of several spaces, who has most above its share
         let files_give = match shared.first_to_give() {
-            Some((Giver::Extents(s), _)) if has_excess(shared) && s.give_back(EvictReason::Trim) => continue,
+            Some((Giver::Extents(s), _)) if s.give_back(EvictReason::Trim) => continue,
             Some((Giver::Files, bytes)) => bytes,
             _ => u64::MAX,
         };
@@ -86,8 +89,4 @@ fn evict_excess(shared: &Shared, most: usize) -> (u64, u64) {
         }
     }
     (tried.len() as u64, stuck)
-}
-
-fn has_excess(shared: &Shared) -> bool {
-    lock(&shared.core).account.budget.excess() > 0
 }

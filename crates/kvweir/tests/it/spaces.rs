@@ -60,13 +60,18 @@ fn shut(all: [Fs; 2]) {
     }
 }
 
+/// A tier holds all of `range`, and reads it back.
+fn assert_all_there(c: &mut Fs, range: Range<u64>, what: &str) {
+    assert_eq!(count(c, range.clone()), range.end - range.start, "{what}");
+    all_ok(&c.load(R, &keys(range)));
+    c.tier.on_request_finished(R, &[]);
+}
+
 /// Stores `n` blocks from `from` on in each tier and reads them back.
 fn both_work(all: &mut [Fs; 2], from: u64, n: u64) {
     for c in all.iter_mut() {
         store(c, &keys(from..from + n));
-        assert_eq!(count(c, from..from + n), n);
-        all_ok(&c.load(R, &keys(from..from + n)));
-        c.tier.on_request_finished(R, &[]);
+        assert_all_there(c, from..from + n, "stored");
     }
 }
 
@@ -180,9 +185,7 @@ fn a_restart_finds_the_blocks_of_all_by_the_journal_and_by_a_walk() {
                 "{layouts:?}, walk {walk}"
             );
             for c in &mut all {
-                assert_eq!(count(c, 0..50), 50);
-                all_ok(&c.load(R, &keys(0..50)));
-                c.tier.on_request_finished(R, &[]);
+                assert_all_there(c, 0..50, &format!("{layouts:?}, walk {walk}"));
             }
             assert_settled(&mut all[0], &root);
             both_work(&mut all, 100, 10);
@@ -216,15 +219,12 @@ fn each_model_alone_finds_its_own_after_both_and_both_after_each_alone() {
             let mut settings = root.settings(bound);
             settings.layout = layouts[1 - n];
             let mut c = client_of(builder(settings, name, len), len);
-            assert_eq!(count(&mut c, 0..50), 50, "{layouts:?}: {name} alone");
-            all_ok(&c.load(R, &keys(0..50)));
-            c.tier.on_request_finished(R, &[]);
+            assert_all_there(&mut c, 0..50, &format!("{layouts:?}: {name} alone"));
             assert_settled(&mut c, &root);
         }
         let mut all = open(&root, bound, layouts);
         for c in &mut all {
-            assert_eq!(count(c, 0..50), 50, "{layouts:?}: both again");
-            all_ok(&c.load(R, &keys(0..50)));
+            assert_all_there(c, 0..50, &format!("{layouts:?}: both again"));
         }
         shut(all);
     }

@@ -136,40 +136,24 @@ fn while_one_hangs_for_ever_the_last_keeps_the_root_claimed() {
 
 #[test]
 fn on_a_device_that_is_full_below_the_bound_a_newcomer_gets_its_part() {
-    for [x, y] in BOTH {
-        let Some(tmp) = Tmpfs::new("8m") else {
-            return skip("no file system can be mounted here");
-        };
-        let spaces = [("a", LEN, x), ("b", SMALL, y)];
-        let settings = FsSettings {
-            max_bytes: Some(64 << 20),
-            pool: kvweir::io::pool::PoolSize::new(2, 2),
-            ..FsSettings::new(tmp.path().join("kv"))
-        };
-        let mut all = clients(build(settings, &spaces), &spaces);
-        pour(&mut all[0], 0..1100);
-        let alone = count(&mut all[0], 0..1100);
-        let mut got = 0;
-        for n in 0..40 {
-            got += pour(&mut all[1], n * 10..n * 10 + 10);
-            pause(5);
-        }
-        let left = count(&mut all[0], 0..1100);
-        assert!(got >= 300, "{x}, {y}: {got}; {left} of {alone} are left");
-        shut(all);
-    }
+    a_newcomer_gets_its_part("8m", None, 5);
 }
 
 #[test]
 fn above_a_floor_of_free_bytes_a_newcomer_gets_its_part() {
+    a_newcomer_gets_its_part("16m", Some(8 << 20), 60);
+}
+
+/// One fills a file system of `size`, then another stores, with pauses of so many milliseconds.
+fn a_newcomer_gets_its_part(size: &str, min_free_bytes: Option<u64>, ms: u64) {
     for [x, y] in BOTH {
-        let Some(tmp) = Tmpfs::new("16m") else {
+        let Some(tmp) = Tmpfs::new(size) else {
             return skip("no file system can be mounted here");
         };
         let spaces = [("a", LEN, x), ("b", SMALL, y)];
         let settings = FsSettings {
             max_bytes: Some(64 << 20),
-            min_free_bytes: Some(8 << 20),
+            min_free_bytes,
             pool: kvweir::io::pool::PoolSize::new(2, 2),
             ..FsSettings::new(tmp.path().join("kv"))
         };
@@ -179,7 +163,7 @@ fn above_a_floor_of_free_bytes_a_newcomer_gets_its_part() {
         let mut got = 0;
         for n in 0..40 {
             got += pour(&mut all[1], n * 10..n * 10 + 10);
-            pause(60);
+            pause(ms);
         }
         let left = count(&mut all[0], 0..1100);
         assert!(got >= 300, "{x}, {y}: {got}; {left} of {alone} are left");
