@@ -3,7 +3,8 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `tier.rs` | the file tier over a caller's memory |
+//! | `tier/` | the file tier over a caller's memory |
+//! | `manager/` | the tiering manager, whole |
 //! | `ahead.rs` | lookups answered ahead |
 //! | `paced.rs` | pacing of promotions, fed with what vLLM's calls tell |
 //! | `stats.rs` | a tier's numbers as a dictionary |
@@ -19,6 +20,7 @@ mod buffer;
 mod errors;
 mod keys;
 mod logs;
+mod manager;
 mod paced;
 mod pressure;
 mod stanza;
@@ -36,5 +38,6 @@ fn _kvweir(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pressure::register(m)?;
     stanza::register(m)?;
     tier::register(m)?;
+    manager::register(m)?;
     buffer::register(m)
 }

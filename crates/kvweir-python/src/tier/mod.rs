@@ -3,7 +3,7 @@
 //! and closing release it. In a child of the process that opened a tier, lookups of it miss, submissions raise
 //! `ClosedError`, and every other call does nothing.
 
-mod state;
+pub(crate) mod state;
 
 use std::{
     path::PathBuf,

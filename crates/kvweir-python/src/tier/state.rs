@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// A tier that was not shut down.
-pub(super) struct Open {
-    pub(super) engine: Engine,
+pub(crate) struct Open {
+    pub(crate) engine: Engine,
     pub(super) region: Region,
     pub(super) reports: Vec<Report>,
     pub(super) events: Vec<Event>,
@@ -33,8 +33,8 @@ pub(super) struct Open {
 
 /// What is under the lock.
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) open: Option<Open>,
+pub(crate) struct State {
+    pub(crate) open: Option<Open>,
     /// The context of the last lookup and the request it names: thousands of lookups in a row bring the same one.
     pub(super) asking: Option<(Py<PyAny>, RequestId)>,
     pub(super) ahead: Ahead,
@@ -46,7 +46,7 @@ pub(super) struct State {
 
 /// A bounded file tier over a writable buffer of rows.
 #[pyclass(frozen, module = "kvweir._kvweir")]
-pub(super) struct FsTier {
+pub(crate) struct FsTier {
     /// Elsewhere no lock is touched: a thread that is not there may hold it.
     pub(super) home: Home,
     pub(super) state: Mutex<State>,
@@ -109,7 +109,7 @@ impl FsTier {
         abroad
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,7 +253,7 @@ impl FsTier {
 
 /// The engine's number of a request's name, whatever the name is: vLLM takes it from clients, so it may be a text that
 /// is no Unicode.
-pub(super) fn request(name: &Bound<'_, PyAny>) -> RequestId {
+pub(crate) fn request(name: &Bound<'_, PyAny>) -> RequestId {
     let hash = |bytes: &[u8]| RequestId(xxhash_rust::xxh3::xxh3_64(bytes));
     let Ok(name) = name.cast::<PyString>() else {
         return name

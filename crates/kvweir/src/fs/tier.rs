@@ -344,6 +344,19 @@ impl Tier for FsTier {
         answer
     }
 
+    fn lookup_run(&mut self, keys: &[Key], req: RequestId) -> (usize, Lookup) {
+        let hits = self.pin_ahead(keys, req);
+        self.count_hits(hits as u64);
+        match keys.get(hits) {
+            Some(next) => match self.lookup(next, req) {
+                // it came meanwhile
+                Lookup::Hit => (hits + 1, Lookup::Hit),
+                other => (hits, other),
+            },
+            None => (hits, Lookup::Hit),
+        }
+    }
+
     fn submit_store(&mut self, job: StoreJob) {
         self.store_later(job.id, job.req, job.blocks.len(), || Ok(job.blocks));
     }

@@ -82,6 +82,8 @@ impl Manager {
         };
         self.jobs.insert(id, job);
         if let Some(s) = self.tiers.get_mut(i) {
+            s.traffic.active_stores += 1;
+            s.traffic.storing_blocks += blocks.len() as u64;
             s.tier.submit_store(StoreJob { id, req, blocks });
         }
     }
@@ -93,6 +95,9 @@ impl Manager {
         self.stats.failed_cascades += failed as u64;
         let now = self.clock.now();
         self.job_times.push(Direction::Store, now.since(job.submitted));
+        if let Some(s) = self.tiers.get_mut(job.tier) {
+            s.traffic.end_store(job.claims.len() as u64, report);
+        }
         if let (Some(a), Some(s)) = (job.admission, self.tiers.get_mut(job.tier))
             && let Some(gate) = &mut s.gate
         {

@@ -13,17 +13,27 @@ use crate::{
 impl Manager {
     /// A request begins. Returns whether any tier wants all of its blocks, even those the primary already holds.
     pub fn on_new_request(&mut self, req: RequestId, new: NewRequest) -> StorePolicy {
-        let (mut every_block, mut closed) = (0, 0);
+        self.begin(req, new, 0)
+    }
+
+    /// A request begins of which the tiers of `untold` are not told.
+    pub(super) fn begin(&mut self, req: RequestId, new: NewRequest, untold: u64) -> StorePolicy {
+        let (mut every_block, mut closed) = (0, untold);
         for (i, s) in self.tiers.iter_mut().enumerate() {
+            if untold & bit(i) != 0 {
+                continue;
+            }
             if s.tier.on_new_request(req) == StorePolicy::EveryBlock {
                 every_block |= bit(i);
             }
-            if !new.load_from.allows(s.tier.medium(), s.tier.locality()) {
+            if new.not_from.contains(&i) || !new.load_from.allows(s.tier.medium(), s.tier.locality()) {
                 closed |= bit(i);
             }
         }
         drop(new);
-        self.requests.insert(req, Request::new(every_block, closed));
+        // of one announced twice nothing stays held
+        self.let_go(req);
+        self.requests.insert(req, Request::new(every_block, closed, untold));
         if every_block == 0 {
             StorePolicy::NewBlocks
         } else {
@@ -34,6 +44,7 @@ impl Manager {
     /// The request is over; `keys` are its blocks in prefix order, whoever served them: they count as used now.
     /// Promotions that it queued in this step are dropped.
     pub fn on_request_finished(&mut self, req: RequestId, keys: &[Key]) {
+        self.let_go(req);
         self.primary.touch(keys, req);
         for i in 0..self.tiers.len() {
             self.drop_pending(i, |r| r == req);
@@ -54,13 +65,12 @@ impl Manager {
         if !done {
             return;
         }
-        let keys = self
-            .requests
-            .remove(&req)
-            .and_then(|r| r.finished)
-            .unwrap_or_default();
-        self.tiers
-            .iter_mut()
-            .for_each(|s| s.tier.on_request_finished(req, &keys));
+        let Some(r) = self.requests.remove(&req) else { return };
+        let keys = r.finished.unwrap_or_default();
+        for (i, s) in self.tiers.iter_mut().enumerate() {
+            if r.untold & bit(i) == 0 {
+                s.tier.on_request_finished(req, &keys);
+            }
+        }
     }
 }

@@ -11,10 +11,15 @@
 //! [`complete_load`](Manager::complete_load).
 
 mod cascade;
+mod external;
 mod job;
 mod life;
+mod lookup;
+mod plan;
+mod prefix;
 mod promote;
 mod request;
+mod sight;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -25,11 +30,14 @@ use foldhash::fast::FixedState;
 
 use self::{
     job::{Job, Pending},
+    plan::{Pass, Stage},
     request::Request,
 };
 pub use self::{
+    plan::PlanSettings,
+    prefix::Groups,
     request::{LoadFilter, NewRequest},
-    stats::{JobTimes, ManagerStats},
+    stats::{JobTimes, ManagerStats, TierTraffic},
 };
 use crate::{
     block::Key,
@@ -39,8 +47,8 @@ use crate::{
     io::region::SlotId,
     metrics::{TierStats, distinct},
     pressure::{Gate, GateStats},
-    primary::{Prepared, Primary, SlotState},
-    tier::{Direction, JobId, Lookup, Report, RequestId, Tier},
+    primary::{Prepared, Primary},
+    tier::{Direction, JobId, Report, RequestId, Tier},
 };
 
 /// How long a request waits for a tier that is finding out whether it has a block.
@@ -66,6 +74,9 @@ struct Secondary {
     gate: Option<Gate>,
     pending: Vec<Pending>,
     hits: u64,
+    traffic: TierTraffic,
+    /// Of load jobs that ended, and whether they ended well.
+    latencies: Vec<(Duration, bool)>,
 }
 
 /// Orchestrates the tiers of one engine.
@@ -106,6 +117,12 @@ pub struct Manager {
     reports: Vec<Report>,
     parked: usize,
     job_times: JobTimes,
+    groups: Groups,
+    plan: PlanSettings,
+    step: u64,
+    pass: Option<Pass>,
+    /// A request waits for room in this step: those behind it wait too.
+    queue_stands: bool,
 }
 
 impl Manager {
@@ -125,6 +142,11 @@ impl Manager {
             reports: Vec::new(),
             parked: 0,
             job_times: JobTimes::default(),
+            groups: Groups::default(),
+            plan: PlanSettings::default(),
+            step: 0,
+            pass: None,
+            queue_stands: false,
         }
     }
 
@@ -135,6 +157,23 @@ impl Manager {
         self
     }
 
+    /// For an engine with these KV-cache groups.
+    #[must_use]
+    pub fn groups(mut self, groups: Groups) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// How promotions of requests whose prefix is known are planned.
+    ///
+    /// # Errors
+    /// As [`PlanSettings::validate`].
+    pub fn planning(mut self, settings: PlanSettings) -> Result<Self> {
+        settings.validate()?;
+        self.plan = settings;
+        Ok(self)
+    }
+
     /// Adds a tier below those added before, stores to it passing `gate` if there is one. A detector of one's own comes
     /// with the gate ([`Gate::with_detector`]), another for each tier if need be.
     pub fn add_tier(&mut self, tier: Box<dyn Tier>, gate: Option<Gate>) {
@@ -143,64 +182,14 @@ impl Manager {
             gate,
             pending: Vec::new(),
             hits: 0,
+            traffic: TierTraffic::default(),
+            latencies: Vec::new(),
         });
     }
 
     /// The primary tier.
     pub fn primary(&self) -> &Primary {
         &self.primary
-    }
-
-    /// Where `key` stands for `req`. A block that only a secondary tier holds gets a slot and is brought up.
-    pub fn lookup(&mut self, key: &Key, req: RequestId) -> Found {
-        self.poll_once();
-        match self.primary.lookup(key) {
-            SlotState::Ready => {
-                self.stats.primary_hits += 1;
-                return Found::Hit;
-            }
-            SlotState::Writing => return Found::HitPending,
-            SlotState::Absent if self.held => return Found::Miss,
-            SlotState::Absent => {}
-        }
-        let mut retry = false;
-        for i in 0..self.tiers.len() {
-            if self.requests.get(&req).is_some_and(|r| !r.may_load(key, i)) {
-                continue;
-            }
-            let Some(s) = self.tiers.get_mut(i) else { continue };
-            let answer = s.tier.lookup(key, req);
-            if answer == Lookup::Retry {
-                retry |= self.may_wait(i, key, req);
-                continue;
-            }
-            if !self.waits.is_empty() {
-                self.waits.remove(&(req, key.clone(), i));
-            }
-            match answer {
-                Lookup::Hit => {
-                    return if self.promote(i, key, req) {
-                        Found::HitPending
-                    } else {
-                        Found::Miss
-                    };
-                }
-                Lookup::Miss | Lookup::Retry => {}
-            }
-        }
-        if retry { Found::Retry } else { Found::Miss }
-    }
-
-    /// Whether `req` keeps waiting for tier `i` to find out; after [`FINDS_OUT`] it no longer asks the tier for `key`.
-    fn may_wait(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
-        let now = self.clock.now();
-        let wait = (req, key.clone(), i);
-        if now.since(*self.waits.entry(wait.clone()).or_insert(now)) < FINDS_OUT {
-            return true;
-        }
-        self.waits.remove(&wait);
-        self.requests.entry(req).or_default().could_not_load(key, i);
-        false
     }
 
     /// References `keys`, each answered [`Found::Hit`] in this step, for a copy to the accelerator.
@@ -255,6 +244,13 @@ impl Manager {
         self.finish_if_done(req);
     }
 
+    /// As [`complete_store`](Self::complete_store), for an engine that names the keys in no order: they go down in the
+    /// order in which [`prepare_store`](Self::prepare_store) got them.
+    pub fn complete_store_in_any_order(&mut self, mut keys: Vec<Key>, req: RequestId, success: bool) {
+        self.primary.in_turn(&mut keys);
+        self.complete_store(&keys, req, success);
+    }
+
     /// The step's last call: takes in the jobs that ended, submits the step's promotions, retries parked cascades.
     pub fn on_schedule_end(&mut self) {
         self.poll_once();
@@ -262,6 +258,8 @@ impl Manager {
         self.flush_promotions();
         self.flush_parked();
         self.primary.end_step();
+        self.step += 1;
+        self.queue_stands = false;
     }
 
     fn poll_once(&mut self) {
@@ -272,16 +270,7 @@ impl Manager {
 
     /// Takes in the jobs that ended. The calls of a step do this themselves; it is for use between steps.
     pub fn poll(&mut self) {
-        let mut reports = std::mem::take(&mut self.reports);
-        for i in 0..self.tiers.len() {
-            if let Some(s) = self.tiers.get_mut(i) {
-                s.tier.poll(&mut reports);
-            }
-            for report in reports.drain(..) {
-                self.take_report(i, &report);
-            }
-        }
-        self.reports = reports;
+        (0..self.tiers.len()).for_each(|i| self.poll_tier(i));
     }
 
     fn take_report(&mut self, tier: usize, report: &Report) {
@@ -329,6 +318,28 @@ impl Manager {
         self.tiers.iter_mut().for_each(|s| s.tier.take_events(events));
     }
 
+    /// Appends the residency changes of the primary tier alone since the last call.
+    pub fn take_primary_events(&mut self, events: &mut Vec<Event>) {
+        self.primary.take_events(events);
+    }
+
+    /// Takes in the jobs of one tier that ended.
+    pub fn poll_tier(&mut self, tier: usize) {
+        let mut reports = std::mem::take(&mut self.reports);
+        if let Some(s) = self.tiers.get_mut(tier) {
+            s.tier.poll(&mut reports);
+        }
+        for report in reports.drain(..) {
+            self.take_report(tier, &report);
+        }
+        self.reports = reports;
+    }
+
+    /// Whether the jobs that ended were taken in during this step; `is` makes it so, or not so.
+    pub fn set_polled(&mut self, is: bool) -> bool {
+        std::mem::replace(&mut self.polled, is)
+    }
+
     /// Waits until no tier moves bytes; queued work may be cancelled. Everything is then accounted for.
     pub fn drain(&mut self) {
         self.tiers.iter_mut().for_each(|s| s.tier.drain());
@@ -345,6 +356,10 @@ impl Manager {
         self.drain();
         self.tiers.iter_mut().for_each(|s| s.pending.clear());
         self.parked = 0;
+        for r in self.requests.values_mut() {
+            r.holds.clear();
+            r.stage = Stage::Open;
+        }
         let finished: Vec<RequestId> = self
             .requests
             .iter_mut()
@@ -427,6 +442,25 @@ impl Manager {
             .zip(&self.tiers)
             .map(|(name, s)| (name, s.tier.stats(), s.gate.as_ref().map(Gate::stats)))
             .collect()
+    }
+
+    /// What went between the manager and each secondary tier, in order.
+    pub fn tier_traffic(&self) -> Vec<TierTraffic> {
+        self.tiers.iter().map(|s| s.traffic).collect()
+    }
+
+    /// Takes, of a tier, from submission to report, the times of the load jobs that ended since the last call, and
+    /// whether all their blocks came.
+    pub fn take_load_latencies(&mut self, tier: usize) -> Vec<(Duration, bool)> {
+        self.tiers
+            .get_mut(tier)
+            .map(|s| std::mem::take(&mut s.latencies))
+            .unwrap_or_default()
+    }
+
+    /// The tier that brought up the block of `key` for `req`; none where the primary had it already.
+    pub fn origin(&self, key: &Key, req: RequestId) -> Option<usize> {
+        self.primary.origin(key, req)
     }
 
     /// Blocks that lookups found in each secondary tier, in order.

@@ -7,8 +7,12 @@ use super::{
 };
 use crate::{
     block::Key,
+    primary::Claim,
     tier::{BlockOutcome, Direction, JobId, LoadBlock, LoadJob, Report, RequestId},
 };
+
+/// Latencies of load jobs kept until they are taken.
+const MAX_LATENCIES: usize = 4096;
 
 impl Manager {
     /// Queues `key` to be brought up from tier `i`. `false`: the primary tier has no room.
@@ -17,24 +21,30 @@ impl Manager {
             self.stats.promotions_without_room += 1;
             return false;
         };
+        // requests that were not announced are remembered too, since failures are remembered per request
+        self.requests.entry(req).or_default();
+        self.queue_promotion(i, key.clone(), claim, req)
+    }
+
+    /// Queues the block of a slot that was taken for it. `false`: an I/O of an earlier life still has the slot.
+    pub(super) fn queue_promotion(&mut self, i: usize, key: Key, claim: Claim, req: RequestId) -> bool {
         let Ok(slot) = self.primary.region().write(claim.slot()) else {
             self.primary.complete(claim, false);
             self.stats.promotions_without_room += 1;
             return false;
         };
-        // requests that were not announced are remembered too, since failures are remembered per request
-        self.requests.entry(req).or_default();
         let Some(s) = self.tiers.get_mut(i) else {
             return false;
         };
         s.hits += 1;
         self.stats.queued_promotions += 1;
+        self.primary.brought(claim, i, req);
         // requests are asked one after the other, so the last one is nearly always it
         match s.pending.iter_mut().rev().find(|p| p.req == req) {
-            Some(p) => p.blocks.push((key.clone(), claim, slot)),
+            Some(p) => p.blocks.push((key, claim, slot)),
             None => s.pending.push(Pending {
                 req,
-                blocks: vec![(key.clone(), claim, slot)],
+                blocks: vec![(key, claim, slot)],
             }),
         }
         true
@@ -73,6 +83,8 @@ impl Manager {
                     },
                 );
                 if let Some(s) = self.tiers.get_mut(i) {
+                    s.traffic.active_loads += 1;
+                    s.traffic.loading_blocks += load.len() as u64;
                     s.tier.submit_load(LoadJob {
                         id,
                         req,
@@ -101,8 +113,14 @@ impl Manager {
     /// A load ended: blocks that were found good are readable, the others' slots are free, and this request does not
     /// ask the tier for them again. A slot whose guard the tier still holds may yet change, whatever the report says.
     pub(super) fn end_promotion(&mut self, job: &Job, report: &Report) {
-        self.job_times
-            .push(Direction::Load, self.clock.now().since(job.submitted));
+        let took = self.clock.now().since(job.submitted);
+        self.job_times.push(Direction::Load, took);
+        if let Some(s) = self.tiers.get_mut(job.tier) {
+            s.traffic.end_load(job.claims.len() as u64, report);
+            if s.latencies.len() < MAX_LATENCIES {
+                s.latencies.push((took, report.all_ok()));
+            }
+        }
         let mut outcomes = report.blocks.iter();
         for (key, &claim) in job.keys.iter().zip(&job.claims) {
             let loaded = matches!(outcomes.next(), Some(BlockOutcome::Loaded(_)));

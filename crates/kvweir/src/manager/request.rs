@@ -1,12 +1,14 @@
 //! A request: what it asked for, and what is remembered of it while it runs.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use foldhash::fast::FixedState;
 
+use super::{plan::Stage, prefix::Prefix};
 use crate::{
     block::Key,
     events::{Locality, Medium},
+    primary::Claim,
 };
 
 /// From which tiers a request may load.
@@ -31,6 +33,8 @@ impl LoadFilter {
 pub struct NewRequest {
     /// From which secondary tiers it may load.
     pub load_from: LoadFilter,
+    /// Tiers, by place from the top, that it may not load from whatever `load_from` says.
+    pub not_from: Vec<usize>,
 }
 
 /// A request that has begun.
@@ -44,17 +48,31 @@ pub(super) struct Request {
     /// Blocks to cascade once they are readable.
     pub(super) parked: Vec<Key>,
     /// Bit per tier it may not load from.
-    closed: u64,
+    pub(super) closed: u64,
     /// Tiers that said they had a block and did not bring it.
     failed: HashMap<Key, Vec<usize>, FixedState>,
+    /// Its keys in order, where they were told.
+    pub(super) prefix: Option<Arc<Prefix>>,
+    /// Its keys were waited for and did not come.
+    pub(super) has_no_prefix: bool,
+    pub(super) stage: Stage,
+    /// What it holds until it has loaded it.
+    pub(super) holds: Vec<Claim>,
+    /// The step in which its stage was last looked at.
+    pub(super) asked_in: Option<u64>,
+    /// It was counted among those that had to wait for room.
+    pub(super) held_back: bool,
+    /// Bit per tier that was never told of it: the one that asks on behalf of somebody else.
+    pub(super) untold: u64,
 }
 
 impl Request {
     /// A request that may not load from the tiers of `closed`.
-    pub(super) fn new(every_block: u64, closed: u64) -> Self {
+    pub(super) fn new(every_block: u64, closed: u64, untold: u64) -> Self {
         Self {
             every_block,
             closed,
+            untold,
             ..Self::default()
         }
     }
@@ -62,6 +80,18 @@ impl Request {
     pub(super) fn may_load(&self, key: &Key, tier: usize) -> bool {
         let failed = || self.failed.get(key).is_some_and(|tiers| tiers.contains(&tier));
         self.closed & bit(tier) == 0 && (self.failed.is_empty() || !failed())
+    }
+
+    /// Whether it may load from `tier`, and how many leading ones of `keys`.
+    pub(super) fn may_load_run(&self, keys: &[Key], tier: usize) -> (bool, usize) {
+        if self.closed & bit(tier) != 0 {
+            return (false, 0);
+        }
+        if self.failed.is_empty() {
+            return (true, keys.len());
+        }
+        let most = keys.iter().position(|k| !self.may_load(k, tier));
+        (true, most.unwrap_or(keys.len()))
     }
 
     /// `tier` could not bring `key`: the request no longer asks it for that key, or a tier that always hits and always

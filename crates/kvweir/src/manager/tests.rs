@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::primary::SlotState;
 use crate::{
     ErrorKind,
     clock::ManualClock,

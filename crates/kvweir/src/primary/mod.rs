@@ -9,8 +9,10 @@
 //! |---|---|
 //! | `mod.rs` | [`Primary`]: the calls of a manager |
 //! | `slot.rs` | a slot, and the claims on it |
+//! | `hold.rs` | blocks held for requests that wait |
 //! | `room.rs` | free slots, victims, and slots whose I/O still runs |
 
+mod hold;
 mod room;
 mod slot;
 #[cfg(test)]
@@ -20,7 +22,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashTable;
 
-pub(crate) use self::slot::Claim;
+pub(crate) use self::{hold::Standing, slot::Claim};
 pub use self::slot::SlotState;
 use self::slot::{Slot, Writer};
 use crate::{
@@ -51,6 +53,10 @@ pub struct PrimaryStats {
     pub used: u64,
     /// Ready slots with at least one reference.
     pub referenced: u64,
+    /// Slots that are being written.
+    pub writing: u64,
+    /// Slots held for requests that wait to be scheduled.
+    pub held: u64,
     /// Blocks evicted.
     pub evicted: u64,
     /// How often no room could be made.
@@ -76,6 +82,9 @@ pub struct Primary {
     evicted: u64,
     allocation_failures: u64,
     referenced: u64,
+    writing: u64,
+    held: u64,
+    turns: u64,
     victims: Vec<Id>,
 }
 
@@ -96,6 +105,9 @@ impl Primary {
             evicted: 0,
             allocation_failures: 0,
             referenced: 0,
+            writing: 0,
+            held: 0,
+            turns: 0,
             victims: Vec::new(),
             region,
         }
@@ -220,6 +232,7 @@ impl Primary {
         }
         if let Some(slot) = self.slots.get_mut(id as usize) {
             slot.ready = true;
+            self.writing -= 1;
             if let Some(key) = &slot.key {
                 self.events.stored(key);
             }
@@ -288,7 +301,9 @@ impl Primary {
             s.refs -= 1;
             if s.refs == 0 {
                 self.referenced -= 1;
-                self.policy.unpinned(id);
+                if s.holds == 0 {
+                    self.policy.unpinned(id);
+                }
             }
         }
     }
@@ -328,6 +343,8 @@ impl Primary {
             slots: u64::from(self.region.num_slots()),
             used: u64::from(self.region.num_slots()) - (self.free.len() + self.late.len()) as u64,
             referenced: self.referenced,
+            writing: self.writing,
+            held: self.held,
             evicted: self.evicted,
             allocation_failures: self.allocation_failures,
         }

@@ -48,7 +48,7 @@ impl Residents for View<'_> {
             return false;
         };
         // the end of the last reference, and of a write, will be reported
-        if !slot.ready || slot.refs > 0 {
+        if !slot.ready || slot.refs > 0 || slot.holds > 0 {
             return false;
         }
         if slot.hit_in == self.step {
@@ -111,12 +111,16 @@ impl Primary {
             }
             let Some(id) = claimed.pop() else { break };
             if let Some(s) = self.slots.get_mut(id as usize) {
+                self.turns += 1;
+                self.writing += 1;
                 *s = Slot {
                     key: Some(key.clone()),
                     fp,
                     ready: false,
                     writer,
                     hit_in: u64::MAX,
+                    origin: None,
+                    turn: self.turns,
                     ..*s
                 };
             }
@@ -220,7 +224,9 @@ impl Primary {
         let slot = self.slots.get_mut(id as usize)?;
         let (key, fp) = (slot.key.take(), slot.fp);
         self.referenced -= u64::from(slot.refs > 0);
-        (slot.ready, slot.refs) = (false, 0);
+        self.held -= u64::from(slot.holds > 0);
+        self.writing -= u64::from(key.is_some() && !slot.ready);
+        (slot.ready, slot.refs, slot.holds) = (false, 0, 0);
         slot.life = slot.life.wrapping_add(1);
         if let Ok(e) = self.table.find_entry(fp.hash64(), |&other| other == id) {
             e.remove();

@@ -48,6 +48,12 @@ pub(super) struct Slot {
     /// Noted in `Primary::guarded`.
     pub(super) waits: bool,
     pub(super) refs: u32,
+    /// How many waiting requests hold it; see `hold.rs`.
+    pub(super) holds: u32,
+    /// The tier that brought the block, and the request it was brought for.
+    pub(super) origin: Option<(u16, RequestId)>,
+    /// Slots that are handed out later have a higher one.
+    pub(super) turn: u64,
     /// How often the slot was given to another block; see [`Claim`].
     pub(super) life: u32,
     pub(super) writer: Writer,
@@ -64,6 +70,9 @@ impl Slot {
             ready: false,
             waits: false,
             refs: 0,
+            holds: 0,
+            origin: None,
+            turn: 0,
             life: 0,
             writer: Writer::Tier,
             hit_in: u64::MAX,

@@ -75,6 +75,17 @@ pub trait Tier: Send + fmt::Debug {
     }
     /// Whether `key` can be loaded. [`Lookup::Hit`] pins it for `req`.
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup;
+    /// Looks `keys` up in order, up to the first that is no hit: how many hit, each pinned for `req`, and the answer for
+    /// the next one ([`Lookup::Hit`] where there is none).
+    fn lookup_run(&mut self, keys: &[Key], req: RequestId) -> (usize, Lookup) {
+        for (i, key) in keys.iter().enumerate() {
+            let answer = self.lookup(key, req);
+            if answer != Lookup::Hit {
+                return (i, answer);
+            }
+        }
+        (keys.len(), Lookup::Hit)
+    }
     /// Starts storing the job's blocks. Keys come in prefix order where the caller knows it.
     fn submit_store(&mut self, job: StoreJob);
     /// Starts loading the job's blocks into their slots. Pins of `job.req` pass to the job.

@@ -16,6 +16,7 @@ __all__ = [
     "KvweirDetector",
     "KvweirDropPolicy",
     "KvweirFsTier",
+    "KvweirOffloadingSpec",
     "KvweirThrottledDropPolicy",
     "KvweirTier",
 ]
@@ -27,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from kvweir.vllm.cpu import KvweirCpuOffloadingSpec
 
         return KvweirCpuOffloadingSpec
+    if name == "KvweirOffloadingSpec":
+        from kvweir.vllm.spec import KvweirOffloadingSpec
+
+        return KvweirOffloadingSpec
     text = f"module {__name__!r} has no attribute {name!r}"
     if name[:1].isupper():
         # vLLM takes a tier's class by the name in the stanza

@@ -29,6 +29,8 @@ Medium = _base.Medium
 OffloadingEvent = _base.OffloadingEvent
 RequestOffloadingContext = _base.RequestOffloadingContext
 SecondaryTierManager = _tiering.SecondaryTierManager
+OffloadingManager = _base.OffloadingManager
+ParentManager = getattr(_tiering, "ParentManager", None)
 TransferJob = getattr(_tiering, "TransferJob", None)
 
 for _needed in ("chunk_ids",):
@@ -49,7 +51,10 @@ HAS = {
     "detector": "backpressure_detector" in _parameters(SecondaryTierManager.__init__),  # 0.31
     "locality": hasattr(_base, "Locality"),  # 0.31
     "stats": hasattr(SecondaryTierManager, "get_stats"),
+    "manager_lock": hasattr(_base.OffloadingManager, "lock"),  # 0.33
 }
+# where a context has its request's keys, if it does
+ORDER = "_offload_key_positions" if "_offload_key_positions" in _fields(_base.ReqContext) else None
 # of a request's context: key -> end token, in prefix order within each KV-cache group (0.31)
 KEY_POSITIONS = "_offload_key_positions"
 _RESULT = _fields(JobResult)  # transfer_bytes: 0.31
@@ -146,3 +151,98 @@ def windows(spec: Any) -> list[int | None]:
     """Per KV-cache group, the chunks that a request needs at most; None where attention reaches back to the first."""
     groups = getattr(getattr(spec, "config", None), "groups", None) or ()
     return [getattr(g, "sliding_window_size_in_chunks", None) for g in groups]
+
+
+# --- for the manager --------------------------------------------------------------------------------------------------
+
+
+def words() -> dict[str, Any]:
+    """What the native manager returns and makes, by name."""
+    import numpy as np
+    from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
+
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ImportError:  # before 0.32
+        host = None
+    else:
+        host = CacheHitSource.HOST
+    return {
+        "miss": LookupResult.MISS,
+        "hit": LookupResult.HIT,
+        "hit_pending": LookupResult.HIT_PENDING,
+        "retry": LookupResult.RETRY,
+        "by_block": RequestOffloadingContext(),
+        "by_request": RequestOffloadingContext(policy=_base.OffloadPolicy.REQUEST_LEVEL),
+        "prepared": _base.PrepareStoreOutput,
+        "place": CPULoadStoreSpec,
+        "from_buffer": np.frombuffer,
+        "int32": np.int32,
+        "host": host,
+        "everything": getattr(getattr(_base, "TierFilter", None), "ALL", None),
+    }
+
+
+def job(job_id: int, keys: Any, rows: Any, is_promotion: bool, context: Any) -> Any:
+    """A TransferJob."""
+    return TransferJob(job_id=job_id, keys=keys, chunk_ids=rows, is_promotion=is_promotion, req_context=context)
+
+
+def serves(tier: Any) -> bool:
+    """Whether a tier has a ``serve_external_requests`` of its own."""
+    return _overrides(tier, "serve_external_requests")
+
+
+def hears_ends(tier: Any) -> bool:
+    """Whether a tier has an ``on_schedule_end`` of its own."""
+    return _overrides(tier, "on_schedule_end")
+
+
+def _overrides(tier: Any, name: str) -> bool:
+    own = getattr(type(tier), name, None)
+    return getattr(tier, name, None) is not None and own is not getattr(SecondaryTierManager, name, None)
+
+
+def stats_class() -> Any:
+    """What metrics are reported in; None where the version has no such thing."""
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+    except ImportError:
+        return None
+    return OffloadingConnectorStats if hasattr(OffloadingConnectorStats, "set_gauge") else None
+
+
+def metric_names() -> dict[str, str]:
+    """The names of vLLM's metrics of managers, by constant, as far as this version has them."""
+    from vllm.v1.kv_offload.cpu import common
+
+    classes = (getattr(common, "CPUOffloadingMetrics", None), getattr(_tiering, "TieringOffloadingMetrics", None))
+    return {
+        name: value
+        for cls in classes
+        if cls is not None
+        for name, value in vars(cls).items()
+        if name.isupper() and isinstance(value, str)
+    }
+
+
+def primary_info(spec: Any) -> dict[str, Any]:
+    """The labels of the primary tier (0.33)."""
+    info = getattr(spec, "cpu_info", None)
+    return dict(info.as_config_info()) if info is not None else {}
+
+
+# what the versions name differently: ours -> theirs, newest first
+_REGION_NAMES = {
+    "num_chunks": ("num_chunks", "num_blocks"),
+    "kv_bytes_per_chunk": ("kv_bytes_per_chunk", "kv_bytes_per_block"),
+}
+
+
+def open_region(**known: Any) -> Any:
+    """A SharedOffloadRegion with the arguments that this version takes."""
+    from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+
+    takes = _parameters(SharedOffloadRegion.__init__)
+    names = {k: next((n for n in _REGION_NAMES.get(k, (k,)) if n in takes), None) for k in known}
+    return SharedOffloadRegion(**{n: known[k] for k, n in names.items() if n is not None})

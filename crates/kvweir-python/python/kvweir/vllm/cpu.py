@@ -10,7 +10,6 @@ One thread and one queue keep the order in which jobs were submitted. A job that
 failed.
 """
 
-import inspect
 import logging
 import os
 import queue
@@ -28,17 +27,14 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvweir import copy_blocks
+from kvweir.vllm import compat
 
 logger = logging.getLogger("vllm.kvweir")
 
 # jobs that wait for the copying thread; a submission beyond them waits for one to end
 MAX_QUEUED = 256
 
-# what the versions name differently: ours -> theirs, newest first
-_REGION_NAMES = {
-    "num_chunks": ("num_chunks", "num_blocks"),
-    "kv_bytes_per_chunk": ("kv_bytes_per_chunk", "kv_bytes_per_block"),
-}
+# what the versions name differently, newest first
 _VIEW_NAMES = ("create_next_worker_view", "create_next_view")
 
 
@@ -233,12 +229,6 @@ def _by_block(tensor: torch.Tensor, page: int) -> torch.Tensor:
     return rows
 
 
-def _open_region(**known: Any) -> SharedOffloadRegion:
-    takes = inspect.signature(SharedOffloadRegion.__init__).parameters
-    names = {k: next((n for n in _REGION_NAMES.get(k, (k,)) if n in takes), None) for k in known}
-    return SharedOffloadRegion(**{n: known[k] for k, n in names.items() if n is not None})
-
-
 class KvweirCpuOffloadingSpec(TieringOffloadingSpec):
     """vLLM's tiered offloading, on the CPU platform too."""
 
@@ -253,7 +243,7 @@ class KvweirCpuOffloadingSpec(TieringOffloadingSpec):
     def _cpu_worker(self, kv_caches: Any) -> CpuCopyWorker:
         if getattr(self.config, "canonical_layout", False):
             raise ValueError("canonical_layout = true: KvweirCpuOffloadingSpec copies blocks as they are; remove it")
-        region = _open_region(
+        region = compat.open_region(
             engine_id=self._engine_id,
             num_chunks=self.num_chunks,
             rank=0 if self.replicated_layout else self.config.parallel.rank,

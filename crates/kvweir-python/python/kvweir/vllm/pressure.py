@@ -56,6 +56,7 @@ class KvweirThrottledDropPolicy(_CountingPolicy):
 
     def __init__(self, ramp_factor: float = 2.0) -> None:
         super().__init__(Policy(True, ramp_factor))
+        self.ramp_factor = ramp_factor
 
 
 class KvweirDetector(DetectorBase):
@@ -92,6 +93,7 @@ class KvweirDetector(DetectorBase):
             # vLLM's own detector raises these too
             raise ValueError(tell(mistakes, "backpressure"))
         self.max_inflight_bytes: int | None = known.pop("max_inflight_bytes")
+        self.settings: dict[str, Any] = known
         self._native = Detector(**known)
         self._high: float = known["high_water_s"]
         self.inflight_bytes = 0

@@ -138,6 +138,7 @@ fn a_request_loads_only_from_the_tiers_its_filter_allows() {
         RequestId(2),
         NewRequest {
             load_from: only_remote,
+            ..NewRequest::default()
         },
     );
     assert_eq!(w.resolve(RequestId(2), &ks), 1);
@@ -147,7 +148,10 @@ fn a_request_loads_only_from_the_tiers_its_filter_allows() {
         media: Some(vec![]),
         ..LoadFilter::default()
     };
-    w.m.on_new_request(RequestId(3), NewRequest { load_from: none });
+    w.m.on_new_request(RequestId(3), NewRequest {
+            load_from: none,
+            ..NewRequest::default()
+        });
     assert_eq!(w.m.lookup(&ks[0], RequestId(3)), Found::Miss);
 }
 

@@ -1,0 +1,89 @@
+//! Where a block stands for a request, key by key as a scheduler asks.
+
+use super::{FINDS_OUT, Found, Manager};
+use crate::{
+    block::Key,
+    primary::SlotState,
+    tier::{Lookup, RequestId},
+};
+
+impl Manager {
+    /// Where `key` stands for `req`. A block that only a secondary tier holds gets a slot and is brought up.
+    pub fn lookup(&mut self, key: &Key, req: RequestId) -> Found {
+        self.find(key, req, false).unwrap_or(Found::Miss)
+    }
+
+    /// As [`lookup`](Self::lookup); nothing where the block is not readable and may be brought up, and the keys of the
+    /// request are not known: tell them by [`set_prefix`](Self::set_prefix), and look it up then.
+    pub fn lookup_with_prefix(&mut self, key: &Key, req: RequestId) -> Option<Found> {
+        let has_none = self.requests.get(&req).is_some_and(|r| r.has_no_prefix);
+        self.find(key, req, !has_none)
+    }
+
+    fn find(&mut self, key: &Key, req: RequestId, wants_prefix: bool) -> Option<Found> {
+        self.poll_once();
+        self.note_pass(key, req);
+        if let Some(answer) = self.by_stage(key, req) {
+            return Some(answer);
+        }
+        match self.primary.lookup(key) {
+            SlotState::Ready => {
+                self.stats.primary_hits += 1;
+                return Some(Found::Hit);
+            }
+            SlotState::Absent if self.held => return Some(Found::Miss),
+            state @ (SlotState::Writing | SlotState::Absent) => {
+                if let Some(answer) = self.by_plan(key, req) {
+                    return Some(answer);
+                }
+                if state == SlotState::Writing {
+                    return (!wants_prefix).then_some(Found::HitPending);
+                }
+            }
+        }
+        let mut retry = false;
+        for i in 0..self.tiers.len() {
+            if self.requests.get(&req).is_some_and(|r| !r.may_load(key, i)) {
+                continue;
+            }
+            let Some(s) = self.tiers.get_mut(i) else { continue };
+            let answer = s.tier.lookup(key, req);
+            if wants_prefix && answer != Lookup::Miss {
+                return None;
+            }
+            s.traffic.queries += 1;
+            s.traffic.hits += u64::from(answer == Lookup::Hit);
+            if answer == Lookup::Retry {
+                retry |= self.may_wait(i, key, req);
+                continue;
+            }
+            if !self.waits.is_empty() {
+                self.waits.remove(&(req, key.clone(), i));
+            }
+            match answer {
+                Lookup::Hit => {
+                    let answer = if self.promote(i, key, req) {
+                        Found::HitPending
+                    } else {
+                        Found::Miss
+                    };
+                    return Some(answer);
+                }
+                Lookup::Miss | Lookup::Retry => {}
+            }
+        }
+        Some(if retry { Found::Retry } else { Found::Miss })
+    }
+
+    /// Whether `req` keeps waiting for tier `i` to find out; after [`FINDS_OUT`] it no longer asks the tier for `key`.
+    pub(super) fn may_wait(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
+        let now = self.clock.now();
+        let wait = (req, key.clone(), i);
+        if now.since(*self.waits.entry(wait.clone()).or_insert(now)) < FINDS_OUT {
+            return true;
+        }
+        self.waits.remove(&wait);
+        self.requests.entry(req).or_default().could_not_load(key, i);
+        false
+    }
+}

@@ -1,0 +1,360 @@
+//! Promotions planned per request. Before the first slot is taken it is decided which part of a request's prefix, all
+//! KV-cache groups together, is brought up: the longest that is somewhere and fits beside what other waiting requests
+//! hold. All of that part is then held (I3) until the request has loaded it, runs, or is gone; what lies behind it is a
+//! miss. What does not fit yet waits, in the order in which the scheduler asks for requests.
+//!
+//! While its blocks are on their way a request has nothing to be told: the first key of a pass is answered "pending",
+//! which puts the request off, and the next "miss", which ends the pass. So a step costs two lookups per group and
+//! waiting request, however long the prefix. (A group with a window is searched from its end, and a window of "pending"
+//! ends that.)
+//!
+//! No request waits for ever: a tier reports each job, and after [`PlanSettings::wait`] a request takes what there is
+//! room for.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Found, Manager,
+    prefix::Prefix,
+    sight::{Seen, Sight},
+};
+use crate::{
+    block::Key,
+    clock::Instant,
+    error::{Error, Result},
+    primary::{Claim, SlotState},
+    tier::RequestId,
+};
+
+/// How promotions are planned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlanSettings {
+    /// Share of the primary's slots, greater than 0 and at most 1, that waiting requests hold together. The rest is for
+    /// stores.
+    pub share: f64,
+    /// How long a request is held back for others before it takes what there is room for.
+    pub wait: Duration,
+}
+
+impl Default for PlanSettings {
+    fn default() -> Self {
+        Self {
+            share: 0.75,
+            wait: Duration::from_secs(10),
+        }
+    }
+}
+
+impl PlanSettings {
+    /// Checks the share.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is not greater than 0 and at most 1.
+    pub fn validate(&self) -> Result<()> {
+        if self.share > 0.0 && self.share <= 1.0 {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "plan promotions",
+            format!("promote_share = {}: greater than 0 and at most 1 is wanted", self.share),
+        ))
+    }
+}
+
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    /// Nothing is planned.
+    #[default]
+    Open,
+    /// Its keys are to be told before the next step.
+    Untold,
+    /// Its tiers find out, or others go first, since then.
+    Waiting { since: Instant },
+    /// These of its blocks are not readable yet.
+    Arriving(Vec<Claim>),
+    /// What was planned is there; the first key that it was planned for.
+    There(Key),
+}
+
+/// A pass of the scheduler over the keys of one request and group.
+#[derive(Debug)]
+pub(super) struct Pass {
+    req: RequestId,
+    step: u64,
+    group: u32,
+    head: Key,
+    /// The first key of the first group.
+    first: Key,
+    is_head: bool,
+}
+
+impl Manager {
+    /// Tells the keys of `req` in prefix order, group by group or mixed, each with the position at which its block
+    /// ends, in any unit that all groups share. Without them its blocks are promoted one by one.
+    pub fn set_prefix(&mut self, req: RequestId, keys: Vec<(Key, u64)>) {
+        let prefix = Prefix::new(keys, &self.groups);
+        self.requests.entry(req).or_default().prefix = Some(Arc::new(prefix));
+    }
+
+    /// Puts `req`, which is being asked for `key`, off until the next step: its keys will have been told by then. If they
+    /// are not, its blocks are promoted one by one.
+    pub fn await_prefix(&mut self, key: &Key, req: RequestId) -> Found {
+        self.note_pass(key, req);
+        self.requests.entry(req).or_default();
+        self.set_stage(req, Stage::Untold);
+        self.put_off(key)
+    }
+
+    /// Notes that `key` is asked for, and whether it begins a pass.
+    pub(super) fn note_pass(&mut self, key: &Key, req: RequestId) {
+        let group = self.groups.of(key);
+        if let Some(p) = &mut self.pass
+            && (p.req, p.step) == (req, self.step)
+        {
+            p.is_head = p.group != group || p.head == *key;
+            if p.group != group {
+                p.group = group;
+                p.head = key.clone();
+            }
+            return;
+        }
+        self.pass = Some(Pass {
+            req,
+            step: self.step,
+            group,
+            head: key.clone(),
+            first: key.clone(),
+            is_head: true,
+        });
+    }
+
+    /// The answer while the blocks of a request are on their way.
+    fn put_off(&self, key: &Key) -> Found {
+        let is_head = self.pass.as_ref().is_none_or(|p| p.is_head);
+        if is_head || self.groups.window(self.groups.of(key)).is_some() {
+            Found::HitPending
+        } else {
+            Found::Miss
+        }
+    }
+
+    /// The answer of a request's stage, or nothing where the block has to be looked for.
+    pub(super) fn by_stage(&mut self, key: &Key, req: RequestId) -> Option<Found> {
+        let step = self.step;
+        let queue_stands = self.queue_stands;
+        let r = self.requests.get_mut(&req)?;
+        if matches!(r.stage, Stage::Open) {
+            return None;
+        }
+        let news = r.asked_in != Some(step);
+        r.asked_in = Some(step);
+        match &mut r.stage {
+            Stage::Open | Stage::There(_) => None,
+            Stage::Untold if !news => Some(self.put_off(key)),
+            Stage::Untold => {
+                r.stage = Stage::Open;
+                r.has_no_prefix = r.prefix.is_none();
+                if r.has_no_prefix {
+                    return None;
+                }
+                self.make_plan(req);
+                self.after_plan(key, req)
+            }
+            Stage::Waiting { .. } if news && !queue_stands => {
+                self.make_plan(req);
+                self.after_plan(key, req)
+            }
+            Stage::Waiting { .. } => Some(self.put_off(key)),
+            Stage::Arriving(_) if !news => Some(self.put_off(key)),
+            Stage::Arriving(awaited) => {
+                let mut is_lost = false;
+                while let Some(&claim) = awaited.last() {
+                    match self.primary.claimed(claim) {
+                        SlotState::Ready => {
+                            awaited.pop();
+                        }
+                        SlotState::Writing => break,
+                        SlotState::Absent => {
+                            is_lost = true;
+                            break;
+                        }
+                    }
+                }
+                if is_lost {
+                    // what did not come is not asked for again: the plan ends before it
+                    self.let_go(req);
+                    self.make_plan(req);
+                } else if awaited.is_empty() {
+                    let first = self.pass.as_ref().map_or_else(|| key.clone(), |p| p.first.clone());
+                    r.stage = Stage::There(first);
+                }
+                self.after_plan(key, req)
+            }
+        }
+    }
+
+    fn after_plan(&self, key: &Key, req: RequestId) -> Option<Found> {
+        match self.requests.get(&req).map(|r| &r.stage) {
+            Some(Stage::Waiting { .. } | Stage::Arriving(_)) => Some(self.put_off(key)),
+            _ => None,
+        }
+    }
+
+    /// The answer for a block that is not readable, of a request whose prefix is known; nothing where the prefix is not.
+    pub(super) fn by_plan(&mut self, key: &Key, req: RequestId) -> Option<Found> {
+        let r = self.requests.get(&req)?;
+        r.prefix.as_ref()?;
+        if let Stage::There(planned) = &r.stage {
+            let first = self.pass.as_ref().map(|p| &p.first);
+            let is_here = self.primary.state(key) == SlotState::Writing;
+            if is_here {
+                return Some(Found::HitPending);
+            }
+            // the accelerator has lost some of what came before: the hit begins earlier now
+            let begins_elsewhere = first == Some(key) && first != Some(planned);
+            if !begins_elsewhere {
+                return Some(Found::Miss);
+            }
+            self.let_go(req);
+        }
+        self.make_plan(req);
+        Some(self.after_plan(key, req).unwrap_or_else(|| match self.primary.lookup(key) {
+            SlotState::Ready => Found::Hit,
+            SlotState::Writing => Found::HitPending,
+            SlotState::Absent => Found::Miss,
+        }))
+    }
+
+    /// Decides what is brought up for `req`, and takes the slots.
+    fn make_plan(&mut self, req: RequestId) {
+        let now = self.clock.now();
+        let first = self.pass.as_ref().map(|p| p.first.clone());
+        let Some((prefix, waited)) = self.requests.get(&req).and_then(|r| {
+            let waited = match r.stage {
+                Stage::Waiting { since } => Some(now.since(since)),
+                _ => None,
+            };
+            Some((Arc::clone(r.prefix.as_ref()?), waited))
+        }) else {
+            return;
+        };
+        let Some((group, begin)) = first.and_then(|key| prefix.place(&key, &self.groups)) else {
+            self.set_stage(req, Stage::Open);
+            return;
+        };
+        // a group with a window is asked for from its end
+        let begin = if group.window.is_some() { 0 } else { begin };
+        let is_patient = waited.unwrap_or_default() < self.plan.wait;
+        let mut sight = Sight::new(self, req, &prefix, begin);
+        let room = ((f64::from(self.primary.region().num_slots()) * self.plan.share) as u64).max(1);
+        let spare = room.saturating_sub(self.primary.stats().held);
+        let (longest, fits) = sight.longest(self, req, spare);
+        if sight.is_unsure && is_patient {
+            return self.wait(req, now, waited, false);
+        }
+        let Some(longest) = longest else {
+            return self.set_stage(req, Stage::Open);
+        };
+        let most = if fits == Some(longest) {
+            fits
+        } else {
+            sight.longest(self, req, room).1
+        };
+        let must_wait = fits != most || (self.queue_stands && fits.is_some_and(|end| sight.need(end) > 0));
+        if must_wait && is_patient {
+            return self.wait(req, now, waited, true);
+        }
+        let taken = match fits {
+            Some(end) if self.take(req, &sight, end) => true,
+            Some(_) if is_patient => return self.wait(req, now, waited, true),
+            _ => false,
+        };
+        if fits != Some(longest) || !taken {
+            self.stats.cut_requests += 1;
+        }
+        if !taken {
+            let first = self.pass.as_ref().map(|p| p.first.clone());
+            self.set_stage(req, first.map_or(Stage::Open, Stage::There));
+        }
+    }
+
+    /// Puts a request off; one that waits for room lets none behind it pass.
+    fn wait(&mut self, req: RequestId, now: Instant, waited: Option<Duration>, for_room: bool) {
+        if for_room {
+            self.queue_stands = true;
+            let counted = self
+                .requests
+                .get_mut(&req)
+                .is_some_and(|r| std::mem::replace(&mut r.held_back, true));
+            self.stats.held_back_requests += u64::from(!counted);
+        }
+        if waited.is_none() {
+            self.set_stage(req, Stage::Waiting { since: now });
+        }
+    }
+
+    fn set_stage(&mut self, req: RequestId, stage: Stage) {
+        let step = self.step;
+        if let Some(r) = self.requests.get_mut(&req) {
+            r.stage = stage;
+            r.asked_in = Some(step);
+        }
+    }
+
+    /// Holds all of a hit up to `end`, with a slot and a place in the step's loads for what is not here. `false`: the
+    /// primary has no room now, and nothing was changed.
+    fn take(&mut self, req: RequestId, sight: &Sight<'_>, end: u64) -> bool {
+        let mut held = Vec::new();
+        let mut absent: Vec<(Key, usize)> = Vec::new();
+        for (key, seen) in sight.groups.iter().flat_map(|g| g.needed(end)) {
+            match seen {
+                Seen::Here { .. } => held.extend(self.primary.hold(key)),
+                Seen::Below(tier) => absent.push((key.clone(), tier)),
+                Seen::Unsure | Seen::Nowhere => {}
+            }
+        }
+        let keys: Vec<Key> = absent.iter().map(|(key, _)| key.clone()).collect();
+        let Some(claims) = self.primary.prepare_promotions(&keys, req) else {
+            self.primary.unhold(&held);
+            self.stats.promotions_without_room += keys.len() as u64;
+            return false;
+        };
+        let mut tiers = absent.into_iter();
+        for (key, claim) in claims {
+            let Some((_, tier)) = tiers.by_ref().find(|(k, _)| *k == key) else {
+                continue;
+            };
+            held.extend(self.primary.hold(&key));
+            self.queue_promotion(tier, key, claim, req);
+        }
+        let awaited = held
+            .iter()
+            .copied()
+            .filter(|&c| self.primary.claimed(c) != SlotState::Ready)
+            .rev()
+            .collect();
+        let first = self.pass.as_ref().map(|p| p.first.clone());
+        let step = self.step;
+        if let Some(r) = self.requests.get_mut(&req) {
+            r.stage = match first {
+                Some(first) if Vec::is_empty(&awaited) => Stage::There(first),
+                _ => Stage::Arriving(awaited),
+            };
+            r.asked_in = Some(step);
+            r.holds = held;
+        }
+        true
+    }
+
+    /// What was held for `req` is held no longer: its load has begun, it runs, or it is gone.
+    pub fn let_go(&mut self, req: RequestId) {
+        let Some(r) = self.requests.get_mut(&req) else { return };
+        if matches!(r.stage, Stage::Open) && r.holds.is_empty() {
+            return;
+        }
+        r.stage = Stage::Open;
+        let held = std::mem::take(&mut r.holds);
+        self.primary.unhold(&held);
+    }
+}
