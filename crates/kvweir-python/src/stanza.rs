@@ -106,6 +106,15 @@ fn read_tier<'py>(
     told(py, stanza::read_tier(&fields(written, DEPTH), kind, block_bytes))
 }
 
+/// Reads what `KvweirOffloadingSpec` takes of `kv_connector_extra_config`.
+#[pyfunction]
+fn read_manager<'py>(
+    py: Python<'py>,
+    written: &Bound<'py, PyDict>,
+) -> PyResult<(Bound<'py, PyDict>, Vec<String>)> {
+    told(py, stanza::read_manager(&fields(written, DEPTH)))
+}
+
 /// Reads the settings of `backpressure`; `drops`: its policy drops every store under pressure.
 #[pyfunction]
 #[pyo3(signature = (written, drops, locality=None))]
@@ -122,11 +131,17 @@ fn read_backpressure<'py>(
     )
 }
 
-/// Mistakes, notes, how many tiers are ours, and where each of these stands and lies.
-type Look = (Vec<String>, Vec<String>, usize, Vec<(String, String)>);
+/// Mistakes, notes, how many tiers are ours, where each of these stands and lies, and whether the manager is ours.
+type Look = (Vec<String>, Vec<String>, usize, Vec<(String, String)>, bool);
 
 fn looked(found: Checked) -> Look {
-    (lines(&found.mistakes), found.notes, found.tiers, found.roots)
+    (
+        lines(&found.mistakes),
+        found.notes,
+        found.tiers,
+        found.roots,
+        found.manager,
+    )
 }
 
 /// Checks a whole transfer configuration.
@@ -151,6 +166,7 @@ fn nearest(name: &str, names: Vec<String>) -> Option<String> {
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(read_tier, m)?)?;
     m.add_function(wrap_pyfunction!(read_backpressure, m)?)?;
+    m.add_function(wrap_pyfunction!(read_manager, m)?)?;
     m.add_function(wrap_pyfunction!(check_stanza, m)?)?;
     m.add_function(wrap_pyfunction!(check_tier, m)?)?;
     m.add_function(wrap_pyfunction!(nearest, m)?)

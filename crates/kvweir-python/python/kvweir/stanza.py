@@ -67,8 +67,8 @@ def check_before_start(config: Any, here: bool = True) -> None:
     if not isinstance(config, dict):
         known = {name: getattr(config, name, None) for name in _FIELDS}
         config = {name: value for name, value in known.items() if value is not None}
-    mistakes, _, tiers, roots = check_stanza(config)
-    if tiers == 0:
+    mistakes, _, tiers, roots, manager = check_stanza(config)
+    if tiers == 0 and not manager:
         # vLLM's own affair
         return
     if here:
@@ -81,7 +81,7 @@ def check_before_start(config: Any, here: bool = True) -> None:
 def check_one(config: Any) -> None:
     """Looks at one tier's part of it, if it is one."""
     if isinstance(config, dict) and "type" in config:
-        mistakes, _, _, _ = check_tier(config)
+        mistakes, *_ = check_tier(config)
         refuse(mistakes, f"the stanza of tier {config['type']!r}")
 
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError, RecursionError) as e:
         print(f"error: {arguments[0]} is not read as JSON: {e}", file=sys.stderr)
         return 2
-    mistakes, notes, tiers, roots = check_stanza(config)
+    mistakes, notes, tiers, roots, _ = check_stanza(config)
     mistakes += [f"{at}: {mistake}" for at, root in roots if (mistake := place_mistake(root))]
     lines = [f"bad   {m}" for m in mistakes] + [f"note  {n}" for n in notes]
     if not mistakes:

@@ -81,6 +81,11 @@ impl Manager {
         });
     }
 
+    /// The tiers written in Python are shut down: nothing is asked of them any more.
+    fn hosted_are_over(&self) {
+        self.contexts.end();
+    }
+
     /// Whether this step has taken in the jobs that ended; `is`: from now on.
     fn set_polled(&self, py: Python<'_>, is: bool) -> bool {
         self.with(py, false, |o| o.engine.set_polled(is))

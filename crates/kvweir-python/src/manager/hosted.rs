@@ -34,6 +34,9 @@ pub(super) fn tell(py: Python<'_>, what: &str, e: &PyErr) {
     drop(told);
 }
 
+/// Between two lines of the log about one tier.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
 /// What is known of a tier.
 pub(super) struct Shape {
     pub(super) name: String,
@@ -94,6 +97,7 @@ pub(super) struct HostedTier {
     jobs: HostedJobs,
     /// Jobs that it raised on.
     failed: Vec<Report>,
+    last_told: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for HostedTier {
@@ -129,6 +133,7 @@ impl HostedTier {
             contexts,
             jobs,
             failed: Vec::new(),
+            last_told: Mutex::default(),
         })
     }
 
@@ -138,13 +143,26 @@ impl HostedTier {
         what: &str,
         f: impl for<'py> FnOnce(&Bound<'py, PyAny>) -> PyResult<R>,
     ) -> Option<R> {
+        if self.contexts.is_over() {
+            return None;
+        }
         Python::attach(|py| match f(self.tier.bind(py)) {
             Ok(answer) => Some(answer),
             Err(e) => {
-                tell(py, &format!("tier {} raised in {what}", self.name), &e);
+                self.told(py, what, &e);
                 None
             }
         })
+    }
+
+    /// Says that it raised, once in a while.
+    fn told(&self, py: Python<'_>, what: &str, e: &PyErr) {
+        let mut last = self.last_told.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            *last = Some(Instant::now());
+            drop(last);
+            tell(py, &format!("tier {} raised in {what}", self.name), e);
+        }
     }
 
     fn submit(&mut self, id: JobId, req: RequestId, keys: &[Key], rows: &[u32], claimed: Claimed) {
@@ -198,26 +216,31 @@ impl HostedTier {
         })
     }
 
-    /// The report of a job that the tier told the end of.
-    fn report(&self, told: &Bound<'_, PyAny>) -> PyResult<Option<Report>> {
+    /// The report of a job that the tier told the end of. One that cannot be read has failed.
+    fn report(&self, told: &Bound<'_, PyAny>) -> PyResult<Report> {
         let id: u64 = told.getattr("job_id")?.extract()?;
         let Some(job) = lock(&self.jobs).remove(&id) else {
-            // the manager says so
-            let direction = Direction::Load;
-            return Ok(Some(refused(JobId(id), direction, 0)));
+            // the manager says that it knows none
+            return Ok(refused(JobId(id), Direction::Load, 0));
         };
+        let (direction, blocks) = (job.direction(), job.blocks);
+        Ok(self.ended(JobId(id), job, told).unwrap_or_else(|e| {
+            self.told(told.py(), "a result that cannot be read", &e);
+            refused(JobId(id), direction, blocks)
+        }))
+    }
+
+    fn ended(&self, id: JobId, job: Job, told: &Bound<'_, PyAny>) -> PyResult<Report> {
         let success = told.getattr("success")?.is_truthy()?;
         let some = told.getattr("successful_keys").ok().filter(|s| !s.is_none());
         let time: Option<f64> = told.getattr("transfer_time").ok().and_then(|t| t.extract().ok());
         let bytes: Option<u64> = told.getattr("transfer_bytes").ok().and_then(|b| b.extract().ok());
         let direction = job.direction();
-        let (good, bad) = match direction {
-            Direction::Store => (BlockOutcome::Stored, BlockOutcome::Failed(ErrorKind::Unavailable)),
-            Direction::Load => (
-                BlockOutcome::Loaded(Verified::SizeOnly),
-                BlockOutcome::Failed(ErrorKind::Unavailable),
-            ),
+        let good = match direction {
+            Direction::Store => BlockOutcome::Stored,
+            Direction::Load => BlockOutcome::Loaded(Verified::SizeOnly),
         };
+        let bad = BlockOutcome::Failed(ErrorKind::Unavailable);
         let blocks = match (&job.claimed, some) {
             (Claimed::Load(blocks), Some(some)) if !success => {
                 let came: std::collections::HashSet<Key> = super::keys_of(&some)?.into_iter().collect();
@@ -226,14 +249,14 @@ impl HostedTier {
             _ => vec![if success { good } else { bad }; job.blocks],
         };
         let wall = job.submitted.elapsed();
-        Ok(Some(Report {
-            id: JobId(id),
+        Ok(Report {
+            id,
             direction,
             bytes: bytes.unwrap_or_else(|| blocks.iter().filter(|b| b.is_ok()).count() as u64 * self.block_bytes),
             blocks,
             device_time: time.and_then(|t| Duration::try_from_secs_f64(t).ok()).unwrap_or(wall),
             queue_time: Duration::ZERO,
-        }))
+        })
     }
 }
 
@@ -291,7 +314,10 @@ impl Tier for HostedTier {
         self.call("lookup", |tier| {
             let context = self.contexts.get(tier.py(), req);
             for (i, key) in keys.iter().enumerate() {
-                let answer = self.lookup_in(tier, key, context.as_ref())?;
+                let answer = self.lookup_in(tier, key, context.as_ref()).unwrap_or_else(|e| {
+                    self.told(tier.py(), "lookup", &e);
+                    Lookup::Miss
+                });
                 if answer != Lookup::Hit {
                     return Ok((i, answer));
                 }
@@ -325,8 +351,8 @@ impl Tier for HostedTier {
         Python::attach(|py| {
             for ended in told {
                 match self.report(ended.bind(py)) {
-                    Ok(report) => reports.extend(report),
-                    Err(e) => tell(py, &format!("tier {} told a wrong result", self.name), &e),
+                    Ok(report) => reports.push(report),
+                    Err(e) => self.told(py, "a result of no job", &e),
                 }
             }
         });

@@ -42,7 +42,7 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
 
-use self::state::{Contexts, Manager, Open, State, Words};
+use self::state::{Contexts, Manager, Open, State, Told, Words};
 use crate::{
     buffer::View,
     errors::{UnavailableError, raise},
@@ -87,10 +87,10 @@ fn key_of(key: &Bound<'_, PyAny>) -> Option<Key> {
 impl Manager {
     /// Manages the rows of `view`. `words`: what calls return or make, by name. `order`: the attribute of a request's
     /// context that has its keys in prefix order; without it they are told by `touch`. `windows`: per KV-cache group the
-    /// chunks that a request needs, or none for all.
+    /// chunks that a request needs, or none for all; without it, that is seen from how groups are searched. `hears_flush`: whether `on_reset_flushed` follows each reset.
     #[new]
     #[pyo3(signature = (view, words, *, policy="lru", events=false, order=None, windows=None, promote_share=0.75,
-        promote_wait_s=10.0))]
+        promote_wait_s=10.0, hears_flush=true))]
     #[expect(clippy::too_many_arguments, reason = "the settings, by name")]
     fn new(
         py: Python<'_>,
@@ -102,6 +102,7 @@ impl Manager {
         windows: Option<Vec<Option<u32>>>,
         promote_share: f64,
         promote_wait_s: f64,
+        hears_flush: bool,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
         let wait = Duration::try_from_secs_f64(promote_wait_s).map_err(|_| {
@@ -111,7 +112,10 @@ impl Manager {
         })?;
         let primary = Primary::new(view.region.clone(), policy.parse().map_err(raise)?, events);
         let engine = Engine::new(primary)
-            .groups(Groups::new(group_of, windows.unwrap_or_default()))
+            .groups(windows.map_or_else(
+                || Groups::watched(group_of),
+                |windows| Groups::new(group_of, windows),
+            ))
             .planning(PlanSettings {
                 share: promote_share,
                 wait,
@@ -133,6 +137,7 @@ impl Manager {
             words: Words::new(words)?,
             order: order.map(|name| PyString::intern(py, name).unbind()),
             hosted: Mutex::default(),
+            hears_flush,
         })
     }
 
@@ -178,7 +183,7 @@ impl Manager {
         let Some(req) = self.asking(context) else { return Ok(()) };
         let keys = keys_of(keys)?;
         let mut state = self.lock(context.py());
-        if let Some(order) = state.orders.get_mut(&req) {
+        if let Some(Told::Awaited(order)) = state.orders.get_mut(&req) {
             order.extend(keys.iter().cloned());
         }
         if let Some(o) = &mut state.open {
@@ -265,7 +270,10 @@ impl Manager {
             None => Vec::new(),
         };
         let mut state = self.lock(py);
-        let told = state.orders.remove(&req).unwrap_or_default();
+        let told = match state.orders.remove(&req) {
+            Some(Told::Known(keys) | Told::Awaited(keys)) => keys,
+            None => Vec::new(),
+        };
         let keys = if keys.is_empty() { told } else { keys };
         if let Some(o) = &mut state.open {
             o.engine.on_request_finished(req, &keys);
@@ -298,9 +306,12 @@ impl Manager {
         self.forget_context(py);
         py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.orders.values_mut().for_each(Vec::clear);
+            state.orders.clear();
             if let Some(o) = state.open.as_mut().filter(|_| !self.home.is_elsewhere()) {
                 o.engine.reset();
+                if !self.hears_flush {
+                    o.engine.on_reset_flushed();
+                }
             }
         });
     }
@@ -366,9 +377,13 @@ impl Manager {
             None if self.order.is_none() => {
                 let mut state = self.lock(py);
                 match state.orders.get_mut(&req) {
-                    Some(keys) if !keys.is_empty() => Some(counted(std::mem::take(keys))),
+                    Some(Told::Awaited(keys)) if !keys.is_empty() => {
+                        let keys = std::mem::take(keys);
+                        state.orders.insert(req, Told::Known(keys.clone()));
+                        Some(counted(keys))
+                    }
                     _ => {
-                        state.orders.insert(req, Vec::new());
+                        state.orders.insert(req, Told::Awaited(Vec::new()));
                         return state
                             .open
                             .as_mut()

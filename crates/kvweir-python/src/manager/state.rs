@@ -35,7 +35,15 @@ pub(super) struct State {
     /// The context of the last call and the request it names: thousands of lookups in a row bring the same one.
     pub(super) asking: Option<(Py<PyAny>, RequestId)>,
     /// Keys of requests, told by `touch` where contexts do not have them.
-    pub(super) orders: HashMap<RequestId, Vec<Key>>,
+    pub(super) orders: HashMap<RequestId, Told>,
+}
+
+/// The keys of a request as `touch` tells them, all of them again in each step.
+pub(super) enum Told {
+    /// Wanted; those that came.
+    Awaited(Vec<Key>),
+    /// They came.
+    Known(Vec<Key>),
 }
 
 /// The contexts of requests, for tiers written in Python: each until the last of them was told of its end.
@@ -46,6 +54,8 @@ pub(super) struct Contexts(Mutex<Kept>);
 struct Kept {
     /// Tiers written in Python.
     tiers: usize,
+    /// They are shut down: nothing is asked of them.
+    over: bool,
     /// With how many of them have not been told of the end.
     all: HashMap<RequestId, (Py<PyAny>, usize)>,
 }
@@ -86,6 +96,16 @@ impl Contexts {
         drop(over);
     }
 
+    /// The tiers that want them are shut down.
+    pub(super) fn end(&self) {
+        self.lock().over = true;
+    }
+
+    /// Whether those tiers are shut down.
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().over
+    }
+
     pub(super) fn clear(&self) {
         let old = std::mem::take(&mut self.lock().all);
         drop(old);
@@ -105,6 +125,7 @@ pub(super) struct Manager {
     pub(super) order: Option<Py<PyString>>,
     /// By tier: the jobs of one written in Python.
     pub(super) hosted: Mutex<Vec<Option<HostedJobs>>>,
+    pub(super) hears_flush: bool,
 }
 
 impl Drop for Manager {

@@ -3,7 +3,7 @@
     python engine.py PLAN.json OUT.json
 
 Run inside an environment that has vLLM and kvweir. The plan says: ``model``; ``tiers`` (stanzas, or null for an engine
-without offloading); ``cpu_bytes``, the size of the primary tier; ``rounds``, each a list of prompts' seeds and lengths,
+without offloading); ``spec``, the specification: vLLM's manager over the tiers unless it says another; ``cpu_bytes``, the size of the primary tier; ``rounds``, each a list of prompts' seeds and lengths,
 caches being dropped between rounds; ``together``, the numbers of rounds whose prompts are asked at once; ``watch``, directories whose new
 files are listed after each prompt.
 """
@@ -40,7 +40,7 @@ def connector(plan: dict[str, Any]) -> Any:
         kv_connector="OffloadingConnector",
         kv_role="kv_both",
         kv_connector_extra_config={
-            "spec_name": "KvweirCpuOffloadingSpec",
+            "spec_name": plan.get("spec", "KvweirCpuOffloadingSpec"),
             "spec_module_path": "kvweir.vllm",
             "cpu_bytes_to_use": plan["cpu_bytes"],
             "secondary_tiers": plan["tiers"],

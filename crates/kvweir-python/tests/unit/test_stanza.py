@@ -119,7 +119,7 @@ def test_the_plugin_has_settings_checked_where_an_engines_configuration_is_made(
 
 
 def test_a_tiers_own_part_is_checked_with_its_back_pressure():
-    mistakes, notes, tiers, roots = check_tier(BAD_TIER)
+    mistakes, notes, tiers, roots, manager = check_tier(BAD_TIER)
     assert (len(mistakes), notes, tiers, roots) == (3, [], 1, [("", "/nowhere/at/all")])
     stanza.check_one({})
     with pytest.raises(InvalidError, match="3 mistakes in the stanza of tier 'KvweirTeir'"):

@@ -16,16 +16,16 @@ impl Manager {
     /// As [`lookup`](Self::lookup); nothing where the block is not readable and may be brought up, and the keys of the
     /// request are not known: tell them by [`set_prefix`](Self::set_prefix), and look it up then.
     pub fn lookup_with_prefix(&mut self, key: &Key, req: RequestId) -> Option<Found> {
-        let has_none = self.requests.get(&req).is_some_and(|r| r.has_no_prefix);
-        self.find(key, req, !has_none)
+        self.find(key, req, true)
     }
 
-    fn find(&mut self, key: &Key, req: RequestId, wants_prefix: bool) -> Option<Found> {
+    fn find(&mut self, key: &Key, req: RequestId, may_ask: bool) -> Option<Found> {
         self.poll_once();
         self.note_pass(key, req);
         if let Some(answer) = self.by_stage(key, req) {
             return Some(answer);
         }
+        let wants_prefix = may_ask && self.requests.get(&req).is_none_or(|r| !r.has_no_prefix);
         match self.primary.lookup(key) {
             SlotState::Ready => {
                 self.stats.primary_hits += 1;

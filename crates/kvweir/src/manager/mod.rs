@@ -47,7 +47,7 @@ use crate::{
     io::region::SlotId,
     metrics::{TierStats, distinct},
     pressure::{Gate, GateStats},
-    primary::{Prepared, Primary},
+    primary::{Prepared, Primary, SlotState},
     tier::{Direction, JobId, Report, RequestId, Tier},
 };
 
@@ -123,6 +123,10 @@ pub struct Manager {
     pass: Option<Pass>,
     /// A request waits for room in this step: those behind it wait too.
     queue_stands: bool,
+    looked_for_silent: Option<Instant>,
+    stored_this_step: u64,
+    /// Most blocks that a recent step made room for.
+    stores_per_step: u64,
 }
 
 impl Manager {
@@ -147,6 +151,9 @@ impl Manager {
             step: 0,
             pass: None,
             queue_stands: false,
+            looked_for_silent: None,
+            stored_this_step: 0,
+            stores_per_step: 0,
         }
     }
 
@@ -211,7 +218,8 @@ impl Manager {
         self.tiers.iter_mut().for_each(|s| s.tier.touch(keys, req));
     }
 
-    /// Makes room in the primary tier for those of `keys` (in prefix order) that are not there. `None`: no room now.
+    /// Makes room in the primary tier for those of `keys` (in prefix order) that are not there. `None`: no room now. Of
+    /// more blocks than the primary has slots, which never fit together, the first get one.
     pub fn prepare_store(&mut self, keys: &[Key], req: RequestId) -> Option<Prepared> {
         if self.held {
             // a copy from before the reset may still name these keys
@@ -219,7 +227,11 @@ impl Manager {
         }
         // jobs that ended since may have freed slots
         self.poll();
-        let prepared = self.primary.prepare_store(keys, req)?;
+        let prepared = match self.primary.prepare_store(keys, req) {
+            Some(prepared) => prepared,
+            None => self.prepare_some(keys, req)?,
+        };
+        self.stored_this_step += prepared.to_store.len() as u64;
         if let Some(r) = self.requests.get_mut(&req)
             && !prepared.to_store.is_empty()
         {
@@ -227,6 +239,33 @@ impl Manager {
         }
         self.cascade_present(keys, &prepared, req);
         Some(prepared)
+    }
+
+    /// Room for the first that are missing of more blocks than the primary has slots.
+    fn prepare_some(&mut self, keys: &[Key], req: RequestId) -> Option<Prepared> {
+        let stats = self.primary.stats();
+        if keys.len() as u64 <= stats.slots {
+            return None;
+        }
+        let mut most = stats.slots.saturating_sub(stats.referenced + stats.writing + stats.held) as usize;
+        while most > 0 {
+            let mut left = most;
+            let some: Vec<Key> = keys
+                .iter()
+                .filter(|key| {
+                    let is_missing = self.primary.state(key) == SlotState::Absent;
+                    let takes = !is_missing || left > 0;
+                    left -= usize::from(is_missing && takes);
+                    takes
+                })
+                .cloned()
+                .collect();
+            if let some @ Some(_) = self.primary.prepare_store(&some, req) {
+                return some;
+            }
+            most /= 2;
+        }
+        None
     }
 
     /// The copy of `keys` from the accelerator is over: they are readable, and go down to every secondary tier whose
@@ -260,6 +299,8 @@ impl Manager {
         self.primary.end_step();
         self.step += 1;
         self.queue_stands = false;
+        self.stores_per_step = self.stored_this_step.max(self.stores_per_step / 2);
+        self.stored_this_step = 0;
     }
 
     fn poll_once(&mut self) {

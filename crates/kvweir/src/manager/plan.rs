@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Found, Manager,
-    prefix::Prefix,
+    prefix::{Prefix, Reach},
     sight::{Seen, Sight},
 };
 use crate::{
@@ -26,11 +26,14 @@ use crate::{
     tier::RequestId,
 };
 
+/// Between two looks for requests that hold slots and are not asked for.
+const SILENT_EVERY: Duration = Duration::from_secs(1);
+
 /// How promotions are planned.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlanSettings {
     /// Share of the primary's slots, greater than 0 and at most 1, that waiting requests hold together. The rest is for
-    /// stores.
+    /// stores; a request that is alone may take more, but for what the stores of a step have needed lately.
     pub share: f64,
     /// How long a request is held back for others before it takes what there is room for.
     pub wait: Duration,
@@ -113,6 +116,14 @@ impl Manager {
             && (p.req, p.step) == (req, self.step)
         {
             p.is_head = p.group != group || p.head == *key;
+            if self.groups.reach(group) == Reach::Unknown && !p.is_head {
+                let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
+                match prefix.and_then(|x| x.is_before(&p.head, key)) {
+                    Some(true) => self.groups.saw(group, Reach::Whole),
+                    Some(false) => self.groups.saw(group, Reach::Backward),
+                    None => {}
+                }
+            }
             if p.group != group {
                 p.group = group;
                 p.head = key.clone();
@@ -132,7 +143,8 @@ impl Manager {
     /// The answer while the blocks of a request are on their way.
     fn put_off(&self, key: &Key) -> Found {
         let is_head = self.pass.as_ref().is_none_or(|p| p.is_head);
-        if is_head || self.groups.window(self.groups.of(key)).is_some() {
+        // whoever searches from the back goes on after a miss, and stops when it has seen enough that is pending
+        if is_head || self.groups.reach(self.groups.of(key)) != Reach::Whole {
             Found::HitPending
         } else {
             Found::Miss
@@ -149,6 +161,9 @@ impl Manager {
         }
         let news = r.asked_in != Some(step);
         r.asked_in = Some(step);
+        if news {
+            r.asked_at = Some(self.clock.now());
+        }
         match &mut r.stage {
             Stage::Open | Stage::There(_) => None,
             Stage::Untold if !news => Some(self.put_off(key)),
@@ -204,7 +219,10 @@ impl Manager {
     /// The answer for a block that is not readable, of a request whose prefix is known; nothing where the prefix is not.
     pub(super) fn by_plan(&mut self, key: &Key, req: RequestId) -> Option<Found> {
         let r = self.requests.get(&req)?;
-        r.prefix.as_ref()?;
+        let prefix = r.prefix.as_ref()?;
+        if !self.groups.know(prefix) {
+            return None;
+        }
         if let Stage::There(planned) = &r.stage {
             let first = self.pass.as_ref().map(|p| &p.first);
             let is_here = self.primary.state(key) == SlotState::Writing;
@@ -247,8 +265,7 @@ impl Manager {
         let begin = if group.window.is_some() { 0 } else { begin };
         let is_patient = waited.unwrap_or_default() < self.plan.wait;
         let mut sight = Sight::new(self, req, &prefix, begin);
-        let room = ((f64::from(self.primary.region().num_slots()) * self.plan.share) as u64).max(1);
-        let spare = room.saturating_sub(self.primary.stats().held);
+        let (spare, room) = self.room();
         let (longest, fits) = sight.longest(self, req, spare);
         if sight.is_unsure && is_patient {
             return self.wait(req, now, waited, false);
@@ -279,10 +296,21 @@ impl Manager {
         }
     }
 
+    /// Slots that a request may take beside what others hold, and those that it could take if nobody held any. A request
+    /// alone is given all but what the stores of a step need: the share protects others.
+    fn room(&self) -> (u64, u64) {
+        let slots = u64::from(self.primary.region().num_slots());
+        let shared = ((slots as f64 * self.plan.share) as u64).max(1);
+        let alone = shared.max(slots.saturating_sub(self.stores_per_step.max(self.stored_this_step)));
+        let held = self.primary.stats().held;
+        (if held == 0 { alone } else { shared.saturating_sub(held) }, alone)
+    }
+
     /// Puts a request off; one that waits for room lets none behind it pass.
     fn wait(&mut self, req: RequestId, now: Instant, waited: Option<Duration>, for_room: bool) {
         if for_room {
             self.queue_stands = true;
+            self.let_go_of_silent(now);
             let counted = self
                 .requests
                 .get_mut(&req)
@@ -292,6 +320,22 @@ impl Manager {
         if waited.is_none() {
             self.set_stage(req, Stage::Waiting { since: now });
         }
+    }
+
+    /// Requests that the scheduler has not asked for in half the time that others wait hold nothing any more.
+    fn let_go_of_silent(&mut self, now: Instant) {
+        if self.looked_for_silent.is_some_and(|at| now.since(at) < SILENT_EVERY) {
+            return;
+        }
+        self.looked_for_silent = Some(now);
+        let longest = (self.plan.wait / 2).max(SILENT_EVERY);
+        let silent: Vec<RequestId> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| !r.holds.is_empty() && r.asked_at.is_none_or(|at| now.since(at) > longest))
+            .map(|(&req, _)| req)
+            .collect();
+        silent.into_iter().for_each(|req| self.let_go(req));
     }
 
     fn set_stage(&mut self, req: RequestId, stage: Stage) {
@@ -342,6 +386,7 @@ impl Manager {
                 _ => Stage::Arriving(awaited),
             };
             r.asked_in = Some(step);
+            r.asked_at = Some(self.clock.now());
             r.holds = held;
         }
         true

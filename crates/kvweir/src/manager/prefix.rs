@@ -2,20 +2,45 @@
 
 use crate::block::Key;
 
+/// How much of a prefix a KV-cache group needs, and so how a scheduler searches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// All of it: searched from the front.
+    Whole,
+    /// At most so many blocks: searched from the back.
+    Window(u32),
+    /// Not told, and not seen yet.
+    Unknown,
+    /// Seen to be searched from the back, by how many blocks was not told.
+    Backward,
+}
+
+impl Reach {
+    pub(super) fn window(self) -> Option<u32> {
+        match self {
+            Self::Window(n) => Some(n),
+            Self::Whole | Self::Unknown | Self::Backward => None,
+        }
+    }
+
+    fn is_known(self) -> bool {
+        matches!(self, Self::Whole | Self::Window(_))
+    }
+}
+
 /// The KV-cache groups of an engine: how a key tells its group, and how much of a prefix each needs.
 #[derive(Debug, Clone)]
 pub struct Groups {
     of: fn(&Key) -> u32,
-    windows: Vec<Option<u32>>,
+    reaches: Vec<Reach>,
+    /// Of groups that are not listed.
+    others: Reach,
 }
 
 impl Default for Groups {
     /// One group with attention over all.
     fn default() -> Self {
-        Self {
-            of: |_| 0,
-            windows: Vec::new(),
-        }
+        Self::new(|_| 0, Vec::new())
     }
 }
 
@@ -23,15 +48,45 @@ impl Groups {
     /// `of` tells the group of a key. `windows`: for each group the blocks that a request needs at most, `None` (or no
     /// entry) where attention reaches back to the first.
     pub fn new(of: fn(&Key) -> u32, windows: Vec<Option<u32>>) -> Self {
-        Self { of, windows }
+        Self {
+            of,
+            reaches: windows.into_iter().map(|w| w.map_or(Reach::Whole, Reach::Window)).collect(),
+            others: Reach::Whole,
+        }
+    }
+
+    /// For an engine that does not tell windows: a group is taken for one of attention over all once it was seen to be
+    /// searched from the front. Before, and where a group of a request is searched from the back, nothing is planned.
+    pub fn watched(of: fn(&Key) -> u32) -> Self {
+        Self {
+            of,
+            reaches: Vec::new(),
+            others: Reach::Unknown,
+        }
     }
 
     pub(super) fn of(&self, key: &Key) -> u32 {
         (self.of)(key)
     }
 
-    pub(super) fn window(&self, group: u32) -> Option<u32> {
-        self.windows.get(group as usize).copied().flatten()
+    pub(super) fn reach(&self, group: u32) -> Reach {
+        self.reaches.get(group as usize).copied().unwrap_or(self.others)
+    }
+
+    /// What was seen of a group that nothing was told of; groups of odd numbers are not remembered.
+    pub(super) fn saw(&mut self, group: u32, reach: Reach) {
+        let at = group as usize;
+        if at >= self.reaches.len() && at < 1024 {
+            self.reaches.resize(at + 1, self.others);
+        }
+        if let Some(r @ Reach::Unknown) = self.reaches.get_mut(at) {
+            *r = reach;
+        }
+    }
+
+    /// Whether it is known of all groups of `prefix` how they are searched.
+    pub(super) fn know(&self, prefix: &Prefix) -> bool {
+        prefix.0.iter().all(|g| self.reach(g.group).is_known())
     }
 }
 
@@ -83,7 +138,7 @@ impl Prefix {
                 if last == all.len() {
                     all.push(GroupKeys {
                         group,
-                        window: groups.window(group),
+                        window: groups.reach(group).window(),
                         keys: Vec::new(),
                     });
                 }
@@ -98,6 +153,17 @@ impl Prefix {
             }
         }
         Self(all)
+    }
+
+    /// Which of two keys of one group comes first.
+    pub(super) fn is_before(&self, a: &Key, b: &Key) -> Option<bool> {
+        let place = |key: &Key| {
+            self.0
+                .iter()
+                .find_map(|g| g.keys.iter().position(|(_, k)| k == key).map(|at| (g.group, at)))
+        };
+        let (a, b) = (place(a)?, place(b)?);
+        (a.0 == b.0 && a.1 != b.1).then_some(a.1 < b.1)
     }
 
     /// The group of `key`, and the position at which its block begins.

@@ -7,6 +7,7 @@ use foldhash::fast::FixedState;
 use super::{plan::Stage, prefix::Prefix};
 use crate::{
     block::Key,
+    clock::Instant,
     events::{Locality, Medium},
     primary::Claim,
 };
@@ -60,6 +61,8 @@ pub(super) struct Request {
     pub(super) holds: Vec<Claim>,
     /// The step in which its stage was last looked at.
     pub(super) asked_in: Option<u64>,
+    /// When that was.
+    pub(super) asked_at: Option<Instant>,
     /// It was counted among those that had to wait for room.
     pub(super) held_back: bool,
     /// Bit per tier that was never told of it: the one that asks on behalf of somebody else.

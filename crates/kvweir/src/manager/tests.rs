@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::primary::SlotState;
 use crate::{
     ErrorKind,
     clock::ManualClock,
@@ -19,6 +18,7 @@ mod cascades;
 mod detectors;
 mod endings;
 mod liars;
+mod plans;
 mod promotions;
 
 const BLOCK: usize = 64;

@@ -185,6 +185,9 @@ enum Op {
     /// An I/O guard of the block's slot, held until so many other steps have passed.
     Guard(u32),
     Unguard,
+    /// A waiting request holds the block, if it is there; the oldest hold ends.
+    Hold(u32),
+    Unhold,
     EndStep,
 }
 
@@ -199,6 +202,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u32..24).prop_map(Op::Lookup),
         1 => (0u32..24).prop_map(Op::Guard),
         2 => Just(Op::Unguard),
+        1 => (0u32..24).prop_map(Op::Hold),
+        1 => Just(Op::Unhold),
         1 => Just(Op::EndStep),
     ]
 }
@@ -216,6 +221,8 @@ proptest! {
         let mut resident = BTreeSet::new();
         let mut hits = BTreeSet::new();
         let mut guards: Vec<crate::io::SlotRead> = Vec::new();
+        // holds, and the block that each is on as long as it is there
+        let mut holds: VecDeque<(Claim, u32)> = VecDeque::new();
         for op in ops {
             match op {
                 Op::Store(ks) => {
@@ -224,7 +231,8 @@ proptest! {
                     let slots: BTreeMap<u32, u32> = model.keys()
                         .map(|&k| (k, p.find(&key(k), key(k).fingerprint(0)).unwrap())).collect();
                     let guarded: BTreeSet<u32> = guards.iter().map(crate::io::SlotRead::slot).collect();
-                    let held = |k: &u32| hits.contains(k) || guarded.contains(&slots[k]);
+                    let on_hold = |k: &u32| holds.iter().any(|h| h.1 == *k);
+                    let held = |k: &u32| hits.contains(k) || guarded.contains(&slots[k]) || on_hold(k);
                     let can_go = model.iter().filter(|&(k, s)| *s == (true, 0) && !held(k)).count();
                     // a slot that was given up while it was read is nobody's yet
                     let late = guarded.iter().filter(|&g| slots.values().all(|s| s != g)).count();
@@ -236,7 +244,7 @@ proptest! {
                         for k in &out.evicted {
                             let k = u32::from_le_bytes(k.as_bytes().try_into().unwrap());
                             prop_assert_eq!(model.remove(&k), Some((true, 0)), "evicted {} which was in use", k);
-                            prop_assert!(!ks.contains(&k));
+                            prop_assert!(!ks.contains(&k) && holds.iter().all(|h| h.1 != k));
                         }
                         let got: BTreeSet<u32> = out.to_store.iter()
                             .map(|(k, _)| u32::from_le_bytes(k.as_bytes().try_into().unwrap())).collect();
@@ -247,7 +255,13 @@ proptest! {
                 Op::Complete(k, ok) => {
                     p.complete_store(&keys([k]), ok);
                     if let Some(s) = model.get_mut(&k).filter(|s| !s.0) {
-                        if ok { s.0 = true } else { model.remove(&k); }
+                        if ok {
+                            s.0 = true
+                        } else {
+                            // what held it holds nothing now
+                            model.remove(&k);
+                            holds.iter_mut().filter(|h| h.1 == k).for_each(|h| h.1 = u32::MAX);
+                        }
                     }
                 }
                 Op::Load(ks) => {
@@ -275,6 +289,16 @@ proptest! {
                     }
                 }
                 Op::Unguard => drop(guards.pop()),
+                Op::Hold(k) => {
+                    let claim = p.hold(&key(k));
+                    prop_assert_eq!(claim.is_some(), model.contains_key(&k));
+                    if let Some(claim) = claim {
+                        if holds.len() < 3 { holds.push_back((claim, k)) } else { p.unhold(&[claim]) }
+                    }
+                }
+                Op::Unhold => {
+                    if let Some((claim, _)) = holds.pop_front() { p.unhold(&[claim]) }
+                }
                 Op::EndStep => {
                     p.end_step();
                     hits.clear();
@@ -290,6 +314,9 @@ proptest! {
             }
             let st = p.stats();
             prop_assert!(st.used as usize == model.len() && st.used <= u64::from(SLOTS));
+            let on_hold: BTreeSet<u32> = holds.iter().map(|h| h.1).filter(|k| model.contains_key(k)).collect();
+            prop_assert_eq!(st.held as usize, on_hold.len());
+            prop_assert_eq!(st.writing as usize, model.values().filter(|s| !s.0).count());
             prop_assert_eq!(st.referenced as usize, model.values().filter(|s| s.1 > 0).count());
             let mut ev = Vec::new();
             p.take_events(&mut ev);

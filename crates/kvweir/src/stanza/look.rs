@@ -21,6 +21,8 @@ pub struct Checked {
     pub notes: Vec<String>,
     /// Tiers of ours that were found.
     pub tiers: usize,
+    /// Whether our manager is above them, or above those of others.
+    pub manager: bool,
     /// Where each of them stands, and its directory.
     pub roots: Vec<(String, String)>,
     /// The primary against the longest prompt, where the numbers for it are known.

@@ -1,6 +1,7 @@
 //! Settings as users of vLLM write them: one table of all of them, and one checker that reports every mistake at once.
 //!
-//! The Python package, `kvweir doctor --stanza` and the tables of the manual all read [`TIER`] and [`BACKPRESSURE`]. A
+//! The Python package, `kvweir doctor --stanza` and the tables of the manual all read [`TIER`],
+//! [`BACKPRESSURE`] and [`MANAGER`]. A
 //! new setting is a row there and a field where it is used. What values must be *together* is asked of
 //! [`FsSettings`](crate::fs::FsSettings) and [`PressureSettings`](crate::pressure::PressureSettings), which keep these
 //! rules for every host.
@@ -37,8 +38,8 @@ use serde::Serialize;
 pub use look::Checked;
 pub use near::{distance, nearest};
 pub use primary::{Model, PrimaryFit};
-pub use read::{TierKind, read_backpressure, read_tier};
-pub use table::{BACKPRESSURE, Kind, Setting, TIER};
+pub use read::{TierKind, read_backpressure, read_manager, read_tier};
+pub use table::{BACKPRESSURE, Kind, MANAGER, Setting, TIER};
 pub use transfer::{check, check_tier};
 pub use value::{Given, Parsed, Value};
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Mistake, Reading, nearest,
-    table::{BACKPRESSURE, Kind, Setting, TIER},
+    table::{BACKPRESSURE, Kind, MANAGER, Setting, TIER},
     value::{Given, Parsed, Value},
 };
 use crate::{
@@ -89,6 +89,26 @@ pub fn read_tier(written: &[(String, Given)], kind: TierKind, block_bytes: Optio
             let message = e.message().to_owned();
             reading.mistakes.push(Mistake::new(setting.to_owned(), message));
         }
+    }
+    reading
+}
+
+/// Reads what `KvweirOffloadingSpec` takes of the fields beside `secondary_tiers`; others are vLLM's.
+pub fn read_manager(written: &[(String, Given)]) -> Reading {
+    let own: Vec<(String, Given)> = written
+        .iter()
+        .filter(|(name, _)| Setting::find(MANAGER, name).is_some())
+        .cloned()
+        .collect();
+    let mut reading = read(MANAGER, &own, "KvweirOffloadingSpec");
+    let of_python = written.iter().find(|(name, given)| name == "cache_policy_module_path" && given.value != Value::Null);
+    if let Some((name, given)) = of_python {
+        let message = format!(
+            "cache_policy_module_path = {}: KvweirOffloadingSpec has policies of its own; a policy written in Python needs \
+             spec_name \"TieringOffloadingSpec\"",
+            given.shown
+        );
+        reading.mistakes.push(Mistake::new(name.clone(), message));
     }
     reading
 }

@@ -352,3 +352,43 @@ pub const BACKPRESSURE: &[Setting] = &[
     )
     .unset("that of the tier"),
 ];
+
+/// The settings of `KvweirOffloadingSpec` that mean something else than in vLLM's own specification, or nothing there.
+/// They stand beside `cpu_bytes_to_use` and `secondary_tiers`.
+pub const MANAGER: &[Setting] = &[
+    row(
+        "eviction_policy",
+        Kind::Word(&["lru", "arc", "s3fifo"]),
+        Default::Word("lru"),
+        "lru, arc or s3fifo is allowed",
+        "which block of the primary is evicted first",
+    ),
+    row(
+        "promote_share",
+        Kind::Real(|x| x > 0.0 && x <= 1.0),
+        Default::Real(0.75),
+        "greater than 0 and at most 1 is allowed",
+        "share of the primary's slots that waiting requests hold together; one that is alone may take more",
+    ),
+    row(
+        "promote_wait_s",
+        Kind::Real(seconds),
+        Default::Real(10.0),
+        SECONDS,
+        "a request is held back for others so long at most; 0: never, it is cut instead",
+    ),
+    row(
+        "tier_poll_interval_s",
+        Kind::Real(|x| x < 1e9),
+        Default::Real(0.001),
+        NUMBER,
+        "pause between two looks at tiers of others that serve other engines; 0: only in steps",
+    ),
+    row(
+        "store_threshold",
+        Kind::Count(0, 1),
+        Default::Int(0),
+        "0 or 1 is allowed: with tiers, blocks are stored when they first come",
+        "as in vLLM's own tiering specification",
+    ),
+];

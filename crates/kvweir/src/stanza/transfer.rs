@@ -6,11 +6,13 @@ use super::{
     Model, PrimaryFit,
     look::{Checked, Checking, Fields, MODULE, inside, text},
     nearest,
+    read::read_manager,
     tier::InCommon,
     value::{Given, Value, get},
 };
 
-const SPECS: &[&str] = &["KvweirCpuOffloadingSpec"];
+const MANAGING: &str = "KvweirOffloadingSpec";
+const SPECS: &[&str] = &[MANAGING, "KvweirCpuOffloadingSpec"];
 const TIERING: &str = "TieringOffloadingSpec";
 /// What a transfer configuration is called in a settings file, or by the flag.
 const CONFIG: &[&str] = &["kv-transfer-config", "kv_transfer_config"];
@@ -33,6 +35,8 @@ const EXTRA: &[&str] = &[
     "self_describing_kv_events",
     "canonical_layout",
     "sync_load_budget_bytes",
+    "promote_share",
+    "promote_wait_s",
 ];
 
 /// Checks one tier's part of a configuration as vLLM hands it to the tier's class, `type` and `backpressure` in it.
@@ -75,7 +79,7 @@ pub fn check(stanza: &Given, model: Option<Model>) -> Checked {
             format!("{}: an object with kv_connector is wanted", stanza.shown),
         ),
     }
-    if look.found.tiers == 0 && look.found.mistakes.is_empty() {
+    if look.found.tiers == 0 && !look.found.manager && look.found.mistakes.is_empty() {
         look.mistake(
             "",
             "secondary_tiers",
@@ -244,6 +248,12 @@ impl Checking {
             }
             Some(TIERING | "CPUOffloadingSpec") => {}
             Some(s) if SPECS.contains(&s) => {
+                if s == MANAGING {
+                    self.found.manager = true;
+                    for mistake in read_manager(extra).mistakes {
+                        self.push(if place.is_empty() { mistake } else { mistake.within(place) });
+                    }
+                }
                 if module != Some(MODULE) {
                     let message = format!("spec_name = {} needs spec_module_path \"{MODULE}\"", name.shown);
                     self.mistake(place, "spec_module_path", message);

@@ -52,6 +52,7 @@ HAS = {
     "locality": hasattr(_base, "Locality"),  # 0.31
     "stats": hasattr(SecondaryTierManager, "get_stats"),
     "manager_lock": hasattr(_base.OffloadingManager, "lock"),  # 0.33
+    "reset_flushed": hasattr(_base.OffloadingManager, "on_reset_flushed"),  # 0.33
 }
 # where a context has its request's keys, if it does
 ORDER = "_offload_key_positions" if "_offload_key_positions" in _fields(_base.ReqContext) else None
@@ -145,6 +146,14 @@ def events_enabled(spec: Any) -> bool:
     """Whether vLLM publishes KV events at all."""
     config = getattr(spec, "kv_events_config", None)
     return bool(getattr(config, "enable_kv_cache_events", False))
+
+
+def known_windows(spec: Any) -> list[int | None] | None:
+    """As ``windows``; None where the version does not tell them (before 0.33)."""
+    from vllm.v1.kv_offload import config
+
+    tells = "sliding_window_size_in_chunks" in _fields(config.OffloadingGroupConfig)
+    return windows(spec) if tells else None
 
 
 def windows(spec: Any) -> list[int | None]:

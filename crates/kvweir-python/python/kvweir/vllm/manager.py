@@ -62,7 +62,9 @@ class KvweirManager(Manager):
 
     def __new__(cls, view: memoryview, tiers: Sequence[Any] = (), **settings: Any) -> "KvweirManager":
         native = {k: v for k, v in settings.items() if k in _NATIVE}
-        return super().__new__(cls, view, compat.words(), order=compat.ORDER, **native)
+        return super().__new__(
+            cls, view, compat.words(), order=compat.ORDER, hears_flush=compat.HAS["reset_flushed"], **native
+        )
 
     def __init__(self, view: memoryview, tiers: Sequence[Any] = (), **settings: Any) -> None:
         self.view = view
@@ -71,6 +73,7 @@ class KvweirManager(Manager):
         self._on_close = settings.get("on_close")
         self._home = os.getpid()
         self._closed = False
+        self._told_at: dict[int, float] = {}
         self._events_on = bool(settings.get("events"))
         rows, row = view.shape or (0, 0)
         foreign = []
@@ -116,13 +119,21 @@ class KvweirManager(Manager):
         self._serve()
         Manager.on_schedule_end(self, context)
         for tier in self._ending:
-            with _never_raising(tier, "on_schedule_end"):
-                tier.on_schedule_end(context)
+            self._call(tier, "on_schedule_end", context)
 
     def _serve(self, among: Collection[Any] | None = None) -> None:
         for place, tier in self._serving if among is None else among:
-            with _never_raising(tier, "serve_external_requests"):
-                tier.serve_external_requests(self._parents[place])
+            self._call(tier, "serve_external_requests", self._parents[place])
+
+    def _call(self, tier: Any, name: str, *arguments: Any) -> None:
+        """Calls a tier. What it raises is told, once a second at most, and goes no further."""
+        try:
+            getattr(tier, name)(*arguments)
+        except Exception:
+            now = time.monotonic()
+            if now - self._told_at.get(id(tier), 0.0) >= _TELL_EVERY_S:
+                self._told_at[id(tier)] = now
+                logger.exception("tier %s raised in %s", tier.tier_type, name)
 
     def poll_tiers(self) -> None:
         """What the polling thread does, under the lock: jobs that ended, and requests of others."""
@@ -134,18 +145,14 @@ class KvweirManager(Manager):
             self.set_polled(before)
 
     def _tier_poll_loop(self) -> None:
-        told = 0.0
         while not self._tier_poll_stop.is_set():
             if not self._lock.acquire(timeout=1.0):
                 continue
             try:
                 self.poll_tiers()
-            except Exception:
-                if time.monotonic() - told >= _TELL_EVERY_S:
-                    told = time.monotonic()
-                    logger.exception("polling tiers between steps failed")
             finally:
                 self._lock.release()
+            # locks are not fair: this pause is what lets the scheduler in
             self._tier_poll_stop.wait(self._tier_poll_interval_s)
 
     # --- once a step or less ------------------------------------------------------------------------------------
@@ -199,6 +206,7 @@ class KvweirManager(Manager):
             except Exception as e:
                 failed = e
                 logger.exception("tier %s did not shut down", tier.tier_type)
+        self.hosted_are_over()
         try:
             # what ours are still doing ends here
             self.close()
@@ -220,14 +228,6 @@ class KvweirManager(Manager):
 
 _NATIVE = ("policy", "events", "windows", "promote_share", "promote_wait_s")
 compat.OffloadingManager.register(KvweirManager)
-
-
-@contextlib.contextmanager
-def _never_raising(tier: Any, call: str) -> Any:
-    try:
-        yield
-    except Exception:
-        logger.exception("tier %s raised in %s", tier.tier_type, call)
 
 
 def _is_remote(tier: Any) -> bool:

@@ -9,14 +9,13 @@ from typing import Any
 
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
+from kvweir._kvweir import read_manager
 from kvweir.stanza import refuse
 from kvweir.vllm import compat, manager_metrics
 from kvweir.vllm.cpu import KvweirCpuOffloadingSpec
 from kvweir.vllm.manager import KvweirManager
 
 logger = logging.getLogger("vllm.kvweir")
-
-POLICIES = ("lru", "arc", "s3fifo")
 
 
 class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
@@ -37,9 +36,7 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
         return self._manager
 
     def _make_manager(self) -> KvweirManager:
-        extra = self.extra_config
-        share, wait = _number(extra, "promote_share", 0.75), _number(extra, "promote_wait_s", 10.0)
-        refuse(self._mistakes(share, wait), "kv_connector_extra_config")
+        settings = self._settings()
         region = compat.open_region(
             engine_id=self._engine_id,
             num_chunks=self.num_chunks,
@@ -57,12 +54,12 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
             manager = KvweirManager(
                 view,
                 tiers,
-                policy=self.eviction_policy,
+                policy=settings["eviction_policy"],
                 events=compat.events_enabled(self),
-                windows=compat.windows(self),
-                promote_share=share,
-                promote_wait_s=wait,
-                tier_poll_interval_s=float(extra.get("tier_poll_interval_s", 0.001)),
+                windows=compat.known_windows(self),
+                promote_share=settings["promote_share"],
+                promote_wait_s=settings["promote_wait_s"],
+                tier_poll_interval_s=settings["tier_poll_interval_s"],
                 info=compat.primary_info(self),
                 on_close=lambda: _let_go(view, region),
             )
@@ -79,41 +76,21 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
             "kvweir manages KV offloading: %d slots of %d bytes, policy %s, tiers: %s",
             self.num_chunks,
             self.kv_bytes_per_chunk,
-            self.eviction_policy,
+            settings["eviction_policy"],
             ", ".join(t.tier_type for t in tiers) or "none",
         )
         return manager
 
-    def _mistakes(self, share: Any, wait: Any) -> list[str]:
-        extra, out = self.extra_config, []
-        if self.eviction_policy not in POLICIES:
-            out.append(f"eviction_policy = {self.eviction_policy!r}: {', '.join(POLICIES)} is allowed")
-        if extra.get("cache_policy_module_path") is not None:
-            out.append("cache_policy_module_path: policies written in Python need spec_name TieringOffloadingSpec")
-        if _number(extra, "store_threshold", 0) is None or _number(extra, "store_threshold", 0) >= 2:
-            out.append("store_threshold: at most 1 is allowed with tiers")
-        if share is None or not 0 < share <= 1:
-            out.append(f"promote_share = {extra.get('promote_share')!r}: greater than 0 and at most 1 is allowed")
-        if wait is None or not 0 <= wait < 1e9:
-            out.append(f"promote_wait_s = {extra.get('promote_wait_s')!r}: seconds, zero or more, are allowed")
-        if _number(extra, "tier_poll_interval_s", 0) is None:
-            out.append(f"tier_poll_interval_s = {extra['tier_poll_interval_s']!r}: seconds are allowed")
+    def _settings(self) -> dict[str, Any]:
+        """What the manager takes of the configuration; raises with all mistakes."""
+        settings, mistakes = read_manager(self.extra_config)
         if self.num_chunks < 1:
-            out.append(
-                f"cpu_bytes_to_use = {extra.get('cpu_bytes_to_use')!r}: a slot has {self.kv_bytes_per_chunk} bytes, "
-                "so that there is none; give it more"
+            mistakes.append(
+                f"cpu_bytes_to_use = {self.extra_config.get('cpu_bytes_to_use')!r}: "
+                f"a slot has {self.kv_bytes_per_chunk} bytes; there is none"
             )
-        return out
-
-
-def _number(extra: dict[str, Any], name: str, default: float) -> float | None:
-    value = extra.get(name, default)
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
+        refuse(mistakes, "kv_connector_extra_config")
+        return settings
 
 
 def _let_go(view: memoryview | None, region: Any) -> None:

@@ -147,6 +147,16 @@ impl MemoryTier {
         }
     }
 
+    /// The blocks of queued jobs, in their order.
+    #[cfg(test)]
+    pub(crate) fn queued_keys(&self) -> Vec<Key> {
+        let keys = |job: &Job| match job {
+            Job::Store(j) => j.blocks.iter().map(|b| b.key.clone()).collect::<Vec<_>>(),
+            Job::Load(j, _) => j.blocks.iter().map(|b| b.key.clone()).collect(),
+        };
+        self.queue.iter().flat_map(keys).collect()
+    }
+
     fn run_queue(&mut self) {
         while let Some(job) = self.queue.pop_front() {
             self.run(job, None);

@@ -1,0 +1,483 @@
+//! Promotions planned per request: what fits, who waits, what is held until when, and what a step costs.
+
+use super::*;
+use crate::manager::{Groups, PlanSettings};
+
+/// The group of a test's key is its second byte.
+fn group_of(key: &Key) -> u32 {
+    key.as_bytes().get(1).map_or(0, |&g| u32::from(g))
+}
+
+fn key(n: u8, group: u8) -> Key {
+    Key::new(&[n, group, 2, 3]).unwrap()
+}
+
+/// `n` blocks from number `from` on, in one group of whole attention.
+fn prompt(from: u8, n: u8) -> Vec<Vec<Key>> {
+    grouped(from, n, 1)
+}
+
+fn grouped(from: u8, n: u8, groups: u8) -> Vec<Vec<Key>> {
+    (0..groups).map(|g| (from..from + n).map(|i| key(i, g)).collect()).collect()
+}
+
+/// What a scheduler is told by a pass over the keys of a request: hits, or nothing yet; and how many it asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Passed(Option<usize>, usize);
+
+struct Planned {
+    w: World,
+    windows: Vec<Option<u32>>,
+}
+
+impl Planned {
+    fn new(slots: u32, tiers: Vec<MemoryTier>, windows: Vec<Option<u32>>) -> Self {
+        let mut w = world(slots, tiers, None);
+        let manager = std::mem::replace(
+            &mut w.m,
+            Manager::new(Primary::new(Region::new(1, BLOCK, false).unwrap(), PolicyKind::Lru, false)),
+        );
+        w.m = manager.groups(Groups::new(group_of, windows.clone()));
+        Self { w, windows }
+    }
+
+    /// Stores a prompt, so that only tiers have it.
+    fn on_disk(&mut self, r: u64, prompt: &[Vec<Key>]) {
+        let req = self.w.begin(r);
+        for part in prompt.concat().chunks(self.w.m.primary().region().num_slots() as usize / 2) {
+            self.w.store(req, part);
+        }
+        self.w.m.on_request_finished(req, &[]);
+        self.w.drop_primary();
+    }
+
+    fn begin(&mut self, r: u64, prompt: &[Vec<Key>]) -> RequestId {
+        let req = self.w.begin(r);
+        let ends = |g: &Vec<Key>| g.iter().cloned().zip(1..).collect::<Vec<_>>();
+        self.w.m.set_prefix(req, prompt.iter().flat_map(ends).collect());
+        req
+    }
+
+    /// vLLM's search: groups of whole attention from the front, then windows from the back.
+    fn pass(&mut self, req: RequestId, prompt: &[Vec<Key>]) -> Passed {
+        let (mut asked, mut later, mut limit) = (0, false, prompt[0].len());
+        for (g, keys) in prompt.iter().enumerate() {
+            let window = self.windows.get(g).copied().flatten();
+            let (mut hits, mut pending) = (0, false);
+            let mut run = 0;
+            let order: Vec<usize> = if window.is_some() { (0..limit).rev().collect() } else { (0..limit).collect() };
+            for i in order {
+                asked += 1;
+                let found = self.w.m.lookup(&keys[i], req);
+                match (found, window) {
+                    (Found::Miss, None) => break,
+                    (Found::Miss, Some(_)) => (run, pending) = (0, false),
+                    (Found::Retry, _) => (later, run) = (true, 0),
+                    (Found::Hit | Found::HitPending, _) => {
+                        pending |= found == Found::HitPending;
+                        run += 1;
+                        hits = if window.is_some() { i + run } else { run };
+                        if window.is_some_and(|w| run == w as usize) {
+                            break;
+                        }
+                    }
+                }
+            }
+            if window.is_some_and(|w| run < w as usize) {
+                hits = run;
+            }
+            later |= pending;
+            if !pending && !later {
+                limit = limit.min(hits);
+            }
+        }
+        Passed((!later).then_some(limit), asked)
+    }
+
+    /// Steps until the request is told what it hits, which is loaded and let go of.
+    fn resolve(&mut self, req: RequestId, prompt: &[Vec<Key>]) -> usize {
+        for _ in 0..100 {
+            let Passed(hits, _) = self.pass(req, prompt);
+            if let Some(n) = hits {
+                let keys: Vec<Key> = prompt
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(g, keys)| {
+                        let w = self.windows.get(g).copied().flatten().map_or(n, |w| w as usize);
+                        keys[n.saturating_sub(w)..n].to_vec()
+                    })
+                    .collect();
+                self.w.m.prepare_load(&keys).expect("hits are readable");
+                self.w.m.let_go(req);
+                self.w.m.on_schedule_end();
+                self.w.m.complete_load(&keys);
+                return n;
+            }
+            self.w.m.on_schedule_end();
+        }
+        panic!("never told");
+    }
+
+    fn held(&self) -> u64 {
+        self.w.m.primary().stats().held
+    }
+}
+
+fn deferred(n: u32) -> MemoryTier {
+    tier(n).deferred(true)
+}
+
+#[test]
+fn a_step_asks_two_keys_of_a_request_whose_blocks_are_on_their_way() {
+    let mut p = Planned::new(64, vec![tier(64)], vec![]);
+    let ks = prompt(0, 20);
+    p.on_disk(1, &ks);
+    lock(&p.w.tiers[0].0).hold_now();
+    let r = p.begin(2, &ks);
+    for _ in 0..3 {
+        assert_eq!(p.pass(r, &ks), Passed(None, 2));
+        p.w.m.on_schedule_end();
+    }
+    assert_eq!(p.w.tiers[0].stats().loaded_blocks, 0);
+    lock(&p.w.tiers[0].0).release();
+    assert_eq!(p.pass(r, &ks), Passed(Some(20), 20));
+    assert_eq!((p.held(), p.w.m.stats().queued_promotions), (20, 20));
+}
+
+#[test]
+fn a_group_with_a_window_is_put_off_by_as_many_keys_as_its_window_has() {
+    let mut p = Planned::new(64, vec![tier(64)], vec![None, Some(3)]);
+    let ks = grouped(0, 12, 2);
+    p.on_disk(1, &ks);
+    lock(&p.w.tiers[0].0).hold_now();
+    let r = p.begin(2, &ks);
+    assert_eq!(p.pass(r, &ks), Passed(None, 2 + 3));
+    p.w.m.on_schedule_end();
+    lock(&p.w.tiers[0].0).release();
+    assert_eq!(p.pass(r, &ks), Passed(Some(12), 12 + 3));
+    assert_eq!(p.held(), 15, "of the window no more than it needs");
+}
+
+#[test]
+fn of_a_prefix_longer_than_the_primary_what_fits_is_hit_again_and_again() {
+    for groups in [1, 3] {
+        let mut p = Planned::new(64, vec![tier(255)], vec![]);
+        let ks = grouped(0, 60, groups);
+        p.on_disk(1, &ks);
+        // beside the stores of a step
+        let fits = if groups == 1 { 48 } else { 16 };
+        for r in 2..6 {
+            let req = p.begin(r, &ks);
+            assert_eq!(p.resolve(req, &ks), fits, "{groups} groups");
+            let more = prompt(200 + r as u8, 16);
+            assert!(p.w.m.prepare_store(&more[0], req).is_some(), "stores go on");
+            p.w.m.complete_store(&more[0], req, false);
+            p.w.m.on_request_finished(req, &[]);
+            p.w.drop_primary();
+        }
+        assert_eq!(p.w.m.stats().cut_requests, 4);
+        assert_eq!(p.w.m.stats().promotions_without_room, 0, "decided before a slot was taken");
+    }
+}
+
+#[test]
+fn waiting_requests_are_promoted_in_their_order_and_never_evict_each_others_blocks() {
+    let mut p = Planned::new(16, vec![deferred(255)], vec![]);
+    let prompts: Vec<_> = (0..8).map(|i| prompt(i * 8, 8)).collect();
+    for (i, ks) in prompts.iter().enumerate() {
+        p.on_disk(i as u64, ks);
+    }
+    let reqs: Vec<_> = prompts.iter().enumerate().map(|(i, ks)| p.begin(100 + i as u64, ks)).collect();
+    let mut served = Vec::new();
+    for _ in 0..100 {
+        for (i, ks) in prompts.iter().enumerate().filter(|(i, _)| !served.contains(i)).collect::<Vec<_>>() {
+            if let Passed(Some(n), _) = p.pass(reqs[i], ks) {
+                assert_eq!(n, 8);
+                served.push(i);
+                p.w.m.let_go(reqs[i]);
+                p.w.m.on_request_finished(reqs[i], &[]);
+            }
+        }
+        p.w.m.on_schedule_end();
+    }
+    assert_eq!(served, (0..8).collect::<Vec<_>>());
+    assert_eq!(p.w.m.stats().promoted_blocks, 64, "each block was loaded once");
+    assert!(p.w.m.stats().held_back_requests >= 6);
+    assert_eq!(p.held(), 0);
+}
+
+#[test]
+fn a_shared_prefix_is_promoted_once_and_held_for_all_who_wait_for_it() {
+    let mut p = Planned::new(16, vec![deferred(255)], vec![]);
+    let ks = prompt(0, 10);
+    p.on_disk(1, &ks);
+    let (a, b) = (p.begin(2, &ks), p.begin(3, &ks));
+    assert_eq!(p.pass(a, &ks), Passed(None, 2));
+    assert_eq!(p.pass(b, &ks), Passed(None, 2), "the same blocks need no more room");
+    assert_eq!((p.held(), p.w.m.stats().queued_promotions), (10, 10));
+    p.w.m.on_schedule_end();
+    assert_eq!(p.resolve(a, &ks), 10);
+    assert_eq!(p.held(), 10, "the other still waits");
+    p.w.m.on_request_finished(a, &[]);
+    let filler = prompt(100, 16);
+    assert!(p.w.m.prepare_store(&filler[0], a).is_none(), "what is held is not evicted");
+    assert_eq!(p.resolve(b, &ks), 10);
+    assert_eq!(p.held(), 0);
+    assert!(p.w.m.prepare_store(&filler[0], a).is_some());
+}
+
+#[test]
+fn a_request_that_is_gone_holds_nothing_whatever_it_waited_for() {
+    let mut p = Planned::new(16, vec![deferred(255)], vec![]);
+    let (a, b) = (prompt(0, 10), prompt(20, 10));
+    p.on_disk(1, &a);
+    p.on_disk(2, &b);
+    let (ra, rb) = (p.begin(3, &a), p.begin(4, &b));
+    p.pass(ra, &a);
+    assert_eq!(p.pass(rb, &b), Passed(None, 2), "there is no room beside the other");
+    p.w.m.on_request_finished(ra, &[]);
+    assert_eq!((p.held(), p.w.m.primary().stats().used), (0, 0), "nothing was submitted yet");
+    p.w.m.on_schedule_end();
+    assert_eq!(p.pass(rb, &b), Passed(None, 2));
+    p.w.m.on_schedule_end();
+    p.w.m.on_request_finished(rb, &[]);
+    assert_eq!(p.held(), 0);
+    p.w.m.drain();
+    assert_eq!(p.w.tiers[0].stats().pinned_blocks, 0);
+}
+
+#[test]
+fn a_block_that_does_not_come_ends_the_hit_before_it_and_nobody_waits_for_ever() {
+    let mut p = Planned::new(32, vec![tier(255)], vec![]);
+    let ks = prompt(0, 12);
+    p.on_disk(1, &ks);
+    {
+        let mut t = lock(&p.w.tiers[0].0);
+        *t = std::mem::replace(&mut *t, tier(1)).fail_next_loads(1);
+    }
+    let r = p.begin(2, &ks);
+    assert_eq!(p.resolve(r, &ks), 0, "the first block failed");
+    assert_eq!(p.held(), 0);
+    p.w.m.on_request_finished(r, &[]);
+    let r = p.begin(3, &ks);
+    assert_eq!(p.resolve(r, &ks), 0, "the tier has it no longer");
+}
+
+#[test]
+fn who_waits_for_room_too_long_takes_what_there_is() {
+    let mut p = Planned::new(16, vec![tier(255)], vec![]);
+    let (a, b) = (prompt(0, 10), prompt(20, 10));
+    p.on_disk(1, &a);
+    p.on_disk(2, &b);
+    let (ra, rb) = (p.begin(3, &a), p.begin(4, &b));
+    p.pass(ra, &a);
+    assert_eq!(p.pass(rb, &b), Passed(None, 2));
+    p.w.m.on_schedule_end();
+    p.w.clock.advance(PlanSettings::default().wait + Duration::from_secs(1));
+    p.pass(ra, &a);
+    assert_eq!(p.pass(rb, &b), Passed(None, 2), "two slots are left of three quarters");
+    p.w.m.on_schedule_end();
+    assert_eq!(p.pass(rb, &b), Passed(Some(2), 3));
+}
+
+#[test]
+fn a_hit_that_begins_earlier_than_was_planned_is_planned_anew() {
+    let mut p = Planned::new(32, vec![tier(255)], vec![]);
+    let ks = prompt(0, 12);
+    p.on_disk(1, &ks);
+    let r = p.begin(2, &ks);
+    // the accelerator has the first six
+    let rest = vec![ks[0][6..].to_vec()];
+    p.pass(r, &rest);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.pass(r, &rest), Passed(Some(6), 6));
+    p.w.m.on_schedule_end();
+    // it could not be scheduled, and the accelerator has lost them
+    assert_eq!(p.pass(r, &ks), Passed(None, 2));
+    p.w.m.on_schedule_end();
+    assert_eq!(p.pass(r, &ks), Passed(Some(12), 12));
+    assert_eq!(p.w.m.stats().promoted_blocks, 12);
+}
+
+#[test]
+fn a_reset_drops_plans_and_they_are_made_again() {
+    let mut p = Planned::new(32, vec![deferred(255)], vec![]);
+    let ks = prompt(0, 12);
+    p.on_disk(1, &ks);
+    let r = p.begin(2, &ks);
+    p.pass(r, &ks);
+    p.w.m.on_schedule_end();
+    p.w.m.reset();
+    assert_eq!(p.held(), 0);
+    assert_eq!(p.pass(r, &ks), Passed(Some(0), 1), "nothing is promoted before the flush");
+    p.w.m.on_reset_flushed();
+    assert_eq!(p.resolve(r, &ks), 12);
+}
+
+#[test]
+fn without_its_prefix_a_request_is_put_off_one_step_and_then_promoted_block_by_block() {
+    let mut p = Planned::new(32, vec![tier(255)], vec![]);
+    let ks = prompt(0, 4);
+    p.on_disk(1, &ks);
+    let r = p.w.begin(2);
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][0], r), None, "it may be brought up");
+    assert_eq!(p.w.m.await_prefix(&ks[0][0], r), Found::HitPending);
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::Miss));
+    p.w.m.on_schedule_end();
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][0], r), Some(Found::HitPending));
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::HitPending));
+    assert_eq!(p.w.m.lookup_with_prefix(&key(99, 0), r), Some(Found::Miss));
+}
+
+#[test]
+fn groups_of_coarser_blocks_end_a_hit_where_both_have_one() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let fine: Vec<Key> = (0..12).map(|i| key(i, 0)).collect();
+    let coarse: Vec<Key> = (0..2).map(|i| key(i, 1)).collect();
+    p.on_disk(1, &[fine.clone(), coarse.clone()]);
+    let r = p.w.begin(2);
+    let ends = fine.iter().cloned().zip(1..).chain([(coarse[0].clone(), 4), (coarse[1].clone(), 8)]);
+    p.w.m.set_prefix(r, ends.collect());
+    assert_eq!(p.w.m.lookup(&fine[0], r), Found::HitPending);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.held(), 8 + 2, "beyond eight the coarse group has nothing");
+}
+
+#[test]
+fn a_share_that_is_none_is_refused() {
+    for share in [0.0, -1.0, 1.1, f64::NAN] {
+        let settings = PlanSettings {
+            share,
+            ..PlanSettings::default()
+        };
+        assert_eq!(settings.validate().unwrap_err().kind(), ErrorKind::Invalid, "{share}");
+    }
+}
+
+#[test]
+fn of_more_blocks_than_the_primary_has_slots_the_first_are_stored() {
+    let mut p = Planned::new(16, vec![tier(255)], vec![]);
+    let ks = prompt(0, 40);
+    let r = p.begin(1, &ks);
+    let got = p.w.m.prepare_store(&ks[0], r).expect("some fit");
+    assert_eq!(got.to_store.len(), 16);
+    assert!(got.to_store.iter().zip(&ks[0]).all(|((k, _), first)| k == first));
+    assert!(p.w.m.prepare_store(&ks[0][16..], r).is_none(), "all slots are being written");
+    p.w.m.complete_store(&ks[0][..16], r, true);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.w.m.prepare_store(&ks[0][16..], r).map(|s| s.to_store.len()), Some(16));
+}
+
+#[test]
+fn of_more_blocks_than_the_primary_has_slots_those_that_are_there_take_none() {
+    let mut p = Planned::new(8, vec![tier(255)], vec![]);
+    let ks = prompt(0, 10);
+    let r = p.begin(1, &ks);
+    p.w.store(r, &ks[0][..5]);
+    p.w.m.prepare_load(&ks[0][..5]).unwrap();
+    // it was "nothing to store", which an engine takes for all being stored
+    let got = p.w.m.prepare_store(&ks[0], r).expect("three fit");
+    assert_eq!(got.to_store.iter().map(|(k, _)| k.clone()).collect::<Vec<_>>(), ks[0][5..8]);
+    assert!(p.w.m.prepare_store(&ks[0], r).is_none(), "none is free");
+}
+
+#[test]
+fn blocks_named_in_no_order_go_down_in_that_of_their_request() {
+    let mut p = Planned::new(32, vec![deferred(255)], vec![]);
+    let ks = prompt(0, 12);
+    let r = p.begin(1, &ks);
+    p.w.m.prepare_store(&ks[0], r).expect("room");
+    let mut shuffled = ks[0].clone();
+    shuffled.sort_by_key(|k| k.fingerprint(77).0);
+    assert_ne!(shuffled, ks[0]);
+    p.w.m.complete_store_in_any_order(shuffled, r, true);
+    assert_eq!(lock(&p.w.tiers[0].0).queued_keys(), ks[0]);
+}
+
+#[test]
+fn a_request_of_others_is_asked_of_all_tiers_but_the_one_that_brings_it() {
+    let mut p = Planned::new(16, vec![tier(255), tier(255)], vec![]);
+    let ks = prompt(0, 4);
+    p.on_disk(1, &ks);
+    let r = RequestId(9);
+    p.w.m.on_external_request(r, NewRequest::default(), 0);
+    assert_eq!(p.w.resolve(r, &ks[0]), 4);
+    assert_eq!(p.w.m.tier_hits(), [0, 4]);
+    let job = p.w.m.store_job_for(&ks[0], r, 0).unwrap();
+    assert_eq!(job.blocks.len(), 4);
+    assert_eq!(p.w.m.primary().stats().referenced, 4);
+    assert_eq!(p.w.m.tier_traffic()[0].active_stores, 1);
+    let (id, blocks) = (job.id, job.blocks.len());
+    drop(job);
+    p.w.m.take_report(0, &Report::refused(id, Direction::Store, blocks, ErrorKind::Busy));
+    assert_eq!(p.w.m.primary().stats().referenced, 0);
+    assert!(p.w.m.store_job_for(&[key(77, 0)], r, 0).is_err());
+    p.w.m.on_request_finished(r, &[]);
+    assert_eq!(p.w.tiers[1].stats().pinned_blocks, 0);
+}
+
+#[test]
+fn a_request_that_is_alone_may_fill_the_primary_but_for_what_stores_have_needed_lately() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let ks = prompt(0, 64);
+    p.on_disk(1, &ks);
+    for _ in 0..8 {
+        p.w.m.on_schedule_end();
+    }
+    let r = p.begin(2, &ks);
+    assert_eq!(p.resolve(r, &ks), 64);
+    p.w.m.on_request_finished(r, &[]);
+    p.w.drop_primary();
+    let r = p.begin(3, &prompt(100, 8));
+    p.w.store(r, &prompt(100, 8)[0]);
+    let r = p.begin(4, &ks);
+    assert_eq!(p.resolve(r, &ks), 56);
+}
+
+#[test]
+fn a_request_that_is_never_asked_for_again_holds_its_slots_no_longer_than_others_wait() {
+    let mut p = Planned::new(16, vec![tier(255)], vec![]);
+    let (a, b) = (prompt(0, 12), prompt(20, 12));
+    p.on_disk(1, &a);
+    p.on_disk(2, &b);
+    let (ra, rb) = (p.begin(3, &a), p.begin(4, &b));
+    p.pass(ra, &a);
+    p.w.m.on_schedule_end();
+    for _ in 0..5 {
+        assert_eq!(p.pass(rb, &b), Passed(None, 2));
+        p.w.m.on_schedule_end();
+        p.w.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(p.resolve(rb, &b), 12, "not cut");
+}
+
+#[test]
+fn where_windows_are_not_told_nothing_is_planned_before_a_group_was_seen_to_be_searched_from_the_front() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let manager = std::mem::replace(
+        &mut p.w.m,
+        Manager::new(Primary::new(Region::new(1, BLOCK, false).unwrap(), PolicyKind::Lru, false)),
+    );
+    p.w.m = manager.groups(Groups::watched(group_of));
+    let ks = grouped(0, 12, 2);
+    p.on_disk(1, &ks);
+    lock(&p.w.tiers[0].0).hold_now();
+    // group 0 from the front, group 1 from the back
+    let r = p.begin(2, &ks);
+    for key in ks[0].iter().chain(ks[1].iter().rev().take(3)) {
+        assert_eq!(p.w.m.lookup(key, r), Found::HitPending);
+    }
+    p.w.m.on_schedule_end();
+    let r = p.begin(3, &ks[..1]);
+    lock(&p.w.tiers[0].0).release();
+    p.w.drop_primary();
+    lock(&p.w.tiers[0].0).hold_now();
+    assert_eq!(p.pass(r, &ks[..1]), Passed(None, 2), "a request of the first group alone is planned");
+    let r = p.begin(4, &ks);
+    p.w.m.on_request_finished(RequestId(3), &[]);
+    p.w.drop_primary();
+    for key in ks[0].iter().chain(ks[1].iter().rev().take(3)) {
+        assert_eq!(p.w.m.lookup(key, r), Found::HitPending, "one with the second is not");
+    }
+    assert_eq!(p.held(), 0);
+}
