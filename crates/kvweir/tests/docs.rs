@@ -1,4 +1,4 @@
-//! The tables of `docs/operating.md` say what the code says. `KVWEIR_UPDATE_DOCS=1` writes them instead.
+//! The tables of `docs/operating.md` and `docs/vllm.md` say what the code says. `KVWEIR_UPDATE_DOCS=1` writes them instead.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -8,7 +8,7 @@ use kvweir::{
     fs::FsSettings,
     metrics::{Kind, METRICS},
     pressure::PressureSettings,
-    stanza::{BACKPRESSURE, Setting, TIER},
+    stanza::{BACKPRESSURE, MANAGER, Setting, TIER},
 };
 
 /// Compares what lies between the markers `name` with `table`, or replaces it.
@@ -219,15 +219,22 @@ fn pressure_settings() -> String {
 
 #[test]
 fn the_tables_of_the_manual_are_those_of_the_code() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating.md");
-    let mut text = std::fs::read_to_string(&path).unwrap();
-    let tables = [
+    let operating = [
         ("metrics", metrics()),
         ("fs-settings", fs_settings()),
         ("pressure-settings", pressure_settings()),
         ("stanza-settings", stanza(TIER)),
         ("stanza-backpressure", stanza(BACKPRESSURE)),
     ];
+    compare("operating.md", &operating);
+    compare("vllm.md", &[("manager-settings", stanza(MANAGER))]);
+}
+
+fn compare(page: &str, tables: &[(&str, String)]) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(page);
+    let mut text = std::fs::read_to_string(&path).unwrap();
     let wrong: Vec<_> = tables
         .iter()
         .filter(|(name, table)| !check(&mut text, name, table))
@@ -238,7 +245,7 @@ fn the_tables_of_the_manual_are_those_of_the_code() {
     } else {
         assert!(
             wrong.is_empty(),
-            "docs/operating.md differs in {wrong:?}; run with KVWEIR_UPDATE_DOCS=1"
+            "docs/{page} differs in {wrong:?}; run with KVWEIR_UPDATE_DOCS=1"
         );
     }
 }

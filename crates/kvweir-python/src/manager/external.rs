@@ -7,7 +7,7 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 
-use super::{hosted::Job, keys_of, key_of, state::Manager};
+use super::{hosted::Job, key_of, keys_of, state::Manager};
 use crate::errors::raise;
 
 #[pymethods]
@@ -56,7 +56,10 @@ impl Manager {
         let rows: Vec<u32> = job.blocks.iter().map(|b| b.slot.slot()).collect();
         let listed = PyList::new(py, job.blocks.iter().map(|b| PyBytes::new(py, b.key.as_bytes())))?;
         let id = job.id.0;
-        let hosted = self.hosted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let hosted = self
+            .hosted
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(Some(jobs)) = hosted.get(tier) {
             let job = Job::of_its_own(job);
             jobs.lock()

@@ -46,7 +46,6 @@ impl Gate {
                     policy,
                     ramp_factor,
                     max_inflight_bytes: Some(max_inflight_bytes),
-                    ..PressureSettings::default()
                 })
             })
             .transpose()?;
@@ -62,7 +61,7 @@ impl Gate {
 impl Gate {
     fn make(&self) -> kvweir::Result<kvweir::pressure::Gate> {
         match &self.settings {
-            Some(s) => kvweir::pressure::Gate::new(s.clone(), 0),
+            Some(s) => kvweir::pressure::Gate::new(*s, 0),
             None => kvweir::pressure::Gate::with_detector(Box::new(Never), self.max_inflight_bytes),
         }
     }

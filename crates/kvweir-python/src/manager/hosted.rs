@@ -4,11 +4,12 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use kvweir::{
     Key,
+    clock::{Instant, SystemClock},
     error::ErrorKind,
     events::{Event, Locality, Medium},
     metrics::TierStats,
@@ -29,7 +30,12 @@ pub(super) fn tell(py: Python<'_>, what: &str, e: &PyErr) {
     let told = py
         .import("logging")
         .and_then(|l| l.call_method1("getLogger", ("vllm.kvweir",)))
-        .and_then(|l| l.call_method1("error", ("%s: %s: %s", what, e.get_type(py).name().ok(), e.value(py))));
+        .and_then(|l| {
+            l.call_method1(
+                "error",
+                ("%s: %s: %s", what, e.get_type(py).name().ok(), e.value(py)),
+            )
+        });
     // whoever logs may fail
     drop(told);
 }
@@ -51,7 +57,9 @@ pub(super) type HostedJobs = Arc<Mutex<HashMap<u64, Job>>>;
 #[derive(Debug)]
 enum Claimed {
     /// Held, never read.
-    Store { _blocks: Vec<StoreBlock> },
+    Store {
+        _blocks: Vec<StoreBlock>,
+    },
     Load(Vec<LoadBlock>),
 }
 
@@ -69,7 +77,7 @@ impl Job {
         Self {
             blocks: job.blocks.len(),
             claimed: Claimed::Store { _blocks: job.blocks },
-            submitted: Instant::now(),
+            submitted: now(),
         }
     }
 
@@ -102,7 +110,9 @@ pub(super) struct HostedTier {
 
 impl std::fmt::Debug for HostedTier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostedTier").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("HostedTier")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -122,8 +132,16 @@ impl HostedTier {
             .unwrap_or(0);
         Ok(Self {
             name: shape.name,
-            medium: if shape.memory { Medium::Cpu } else { Medium::Storage },
-            locality: if shape.remote { Locality::Remote } else { Locality::Local },
+            medium: if shape.memory {
+                Medium::Cpu
+            } else {
+                Medium::Storage
+            },
+            locality: if shape.remote {
+                Locality::Remote
+            } else {
+                Locality::Local
+            },
             block_bytes,
             tier: tier.clone().unbind(),
             make_job,
@@ -138,11 +156,7 @@ impl HostedTier {
     }
 
     /// What a call of the tier returns; nothing where it raised.
-    fn call<R>(
-        &self,
-        what: &str,
-        f: impl for<'py> FnOnce(&Bound<'py, PyAny>) -> PyResult<R>,
-    ) -> Option<R> {
+    fn call<R>(&self, what: &str, f: impl for<'py> FnOnce(&Bound<'py, PyAny>) -> PyResult<R>) -> Option<R> {
         if self.contexts.is_over() {
             return None;
         }
@@ -158,8 +172,9 @@ impl HostedTier {
     /// Says that it raised, once in a while.
     fn told(&self, py: Python<'_>, what: &str, e: &PyErr) {
         let mut last = self.last_told.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            *last = Some(Instant::now());
+        let at = now();
+        if last.is_none_or(|last| at.since(last) >= TELL_EVERY) {
+            *last = Some(at);
             drop(last);
             tell(py, &format!("tier {} raised in {what}", self.name), e);
         }
@@ -170,7 +185,7 @@ impl HostedTier {
         let job = Job {
             claimed,
             blocks: keys.len(),
-            submitted: Instant::now(),
+            submitted: now(),
         };
         let direction = job.direction();
         // a tier may report within the call
@@ -224,13 +239,13 @@ impl HostedTier {
             return Ok(refused(JobId(id), Direction::Load, 0));
         };
         let (direction, blocks) = (job.direction(), job.blocks);
-        Ok(self.ended(JobId(id), job, told).unwrap_or_else(|e| {
+        Ok(self.ended(JobId(id), &job, told).unwrap_or_else(|e| {
             self.told(told.py(), "a result that cannot be read", &e);
             refused(JobId(id), direction, blocks)
         }))
     }
 
-    fn ended(&self, id: JobId, job: Job, told: &Bound<'_, PyAny>) -> PyResult<Report> {
+    fn ended(&self, id: JobId, job: &Job, told: &Bound<'_, PyAny>) -> PyResult<Report> {
         let success = told.getattr("success")?.is_truthy()?;
         let some = told.getattr("successful_keys").ok().filter(|s| !s.is_none());
         let time: Option<f64> = told.getattr("transfer_time").ok().and_then(|t| t.extract().ok());
@@ -244,20 +259,31 @@ impl HostedTier {
         let blocks = match (&job.claimed, some) {
             (Claimed::Load(blocks), Some(some)) if !success => {
                 let came: std::collections::HashSet<Key> = super::keys_of(&some)?.into_iter().collect();
-                blocks.iter().map(|b| if came.contains(&b.key) { good } else { bad }).collect()
+                blocks
+                    .iter()
+                    .map(|b| if came.contains(&b.key) { good } else { bad })
+                    .collect()
             }
             _ => vec![if success { good } else { bad }; job.blocks],
         };
-        let wall = job.submitted.elapsed();
+        let wall = now().since(job.submitted);
         Ok(Report {
             id,
             direction,
-            bytes: bytes.unwrap_or_else(|| blocks.iter().filter(|b| b.is_ok()).count() as u64 * self.block_bytes),
+            bytes: bytes
+                .unwrap_or_else(|| blocks.iter().filter(|b| b.is_ok()).count() as u64 * self.block_bytes),
             blocks,
-            device_time: time.and_then(|t| Duration::try_from_secs_f64(t).ok()).unwrap_or(wall),
+            device_time: time
+                .and_then(|t| Duration::try_from_secs_f64(t).ok())
+                .unwrap_or(wall),
             queue_time: Duration::ZERO,
         })
     }
+}
+
+/// The time; a tier of Python cannot be given another clock.
+fn now() -> Instant {
+    SystemClock::shared().now()
 }
 
 fn lock(jobs: &HostedJobs) -> std::sync::MutexGuard<'_, HashMap<u64, Job>> {
@@ -330,7 +356,13 @@ impl Tier for HostedTier {
     fn submit_store(&mut self, job: StoreJob) {
         let (keys, rows): (Vec<Key>, Vec<u32>) =
             job.blocks.iter().map(|b| (b.key.clone(), b.slot.slot())).unzip();
-        self.submit(job.id, job.req, &keys, &rows, Claimed::Store { _blocks: job.blocks });
+        self.submit(
+            job.id,
+            job.req,
+            &keys,
+            &rows,
+            Claimed::Store { _blocks: job.blocks },
+        );
     }
 
     fn submit_load(&mut self, job: LoadJob) {
@@ -343,7 +375,10 @@ impl Tier for HostedTier {
         reports.append(&mut self.failed);
         let told = self.call("get_finished_jobs", |tier| {
             let ended = tier.call_method0("get_finished_jobs")?;
-            ended.try_iter()?.map(|e| e.map(Bound::unbind)).collect::<PyResult<Vec<_>>>()
+            ended
+                .try_iter()?
+                .map(|e| e.map(Bound::unbind))
+                .collect::<PyResult<Vec<_>>>()
         });
         let Some(told) = told.filter(|t| !t.is_empty()) else {
             return;
@@ -362,7 +397,8 @@ impl Tier for HostedTier {
         self.call("touch", |tier| {
             let py = tier.py();
             let names = PyList::new(py, keys.iter().map(|k| PyBytes::new(py, k.as_bytes())))?;
-            tier.call_method1("touch", (names, self.contexts.get(py, req))).map(drop)
+            tier.call_method1("touch", (names, self.contexts.get(py, req)))
+                .map(drop)
         });
     }
 

@@ -58,7 +58,7 @@ fn closed(op: &'static str) -> kvweir::Error {
 fn group_of(key: &Key) -> u32 {
     key.as_bytes()
         .last_chunk::<4>()
-        .map_or(0, |&tail| u32::from_be_bytes(tail))
+        .map_or(0, |tail| tail.iter().fold(0, |n, &byte| n << 8 | u32::from(byte)))
 }
 
 /// The keys of anything that yields them; what is no key is left out.
@@ -180,7 +180,9 @@ impl Manager {
 
     /// The request used `keys`; up to vLLM 0.30 it tells their order.
     fn touch(&self, keys: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Some(req) = self.asking(context) else { return Ok(()) };
+        let Some(req) = self.asking(context) else {
+            return Ok(());
+        };
         let keys = keys_of(keys)?;
         let mut state = self.lock(context.py());
         if let Some(Told::Awaited(order)) = state.orders.get_mut(&req) {
@@ -202,9 +204,15 @@ impl Manager {
     }
 
     /// Room in the primary for those of `keys` that are not there; none if there is none.
-    fn prepare_store(&self, keys: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+    fn prepare_store(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        context: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Py<PyAny>>> {
         let py = keys.py();
-        let Some(req) = self.asking(context) else { return Ok(None) };
+        let Some(req) = self.asking(context) else {
+            return Ok(None);
+        };
         let given = PyTuple::new(py, keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
         let (mut names, mut objects) = (Vec::with_capacity(given.len()), Vec::with_capacity(given.len()));
         for object in given.iter() {
@@ -240,7 +248,9 @@ impl Manager {
         req_context: &Bound<'_, PyAny>,
         success: bool,
     ) -> PyResult<()> {
-        let Some(req) = self.asking(req_context) else { return Ok(()) };
+        let Some(req) = self.asking(req_context) else {
+            return Ok(());
+        };
         let all = keys_of(keys)?;
         self.with(keys.py(), (), |o| {
             o.engine.complete_store_in_any_order(all, req, success);
@@ -263,7 +273,9 @@ impl Manager {
     /// The request is over.
     fn on_request_finished(&self, context: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = context.py();
-        let Some(req) = self.asking(context) else { return Ok(()) };
+        let Some(req) = self.asking(context) else {
+            return Ok(());
+        };
         self.forget_context(py);
         let keys = match self.keys_in_order(context) {
             Some(order) => order.into_iter().map(|(key, _)| key).collect(),
@@ -347,7 +359,9 @@ impl Manager {
         self.forget_context(py);
         let quiet = py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(mut o) = state.open.take() else { return true };
+            let Some(mut o) = state.open.take() else {
+                return true;
+            };
             o.engine.shutdown();
             o.engine.remove_tiers();
             (0..o.region.num_slots()).all(|slot| o.region.is_free(slot))
@@ -422,11 +436,17 @@ impl Manager {
         }
         let places: Vec<(Py<PyAny>, Py<PyAny>)> = {
             let places = self.words.places.lock().unwrap_or_else(PoisonError::into_inner);
-            places.iter().map(|(m, l)| (m.clone_ref(py), l.clone_ref(py))).collect()
+            places
+                .iter()
+                .map(|(m, l)| (m.clone_ref(py), l.clone_ref(py)))
+                .collect()
         };
         let mut not_from = Vec::new();
         for (i, place) in places.into_iter().enumerate() {
-            if !filter.call_method1(pyo3::intern!(py, "allows"), place)?.is_truthy()? {
+            if !filter
+                .call_method1(pyo3::intern!(py, "allows"), place)?
+                .is_truthy()?
+            {
                 not_from.push(i);
             }
         }

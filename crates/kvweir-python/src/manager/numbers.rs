@@ -63,8 +63,10 @@ impl Manager {
             }
             t.set_item("load_seconds", traffic.load_seconds)?;
             t.set_item("store_seconds", traffic.store_seconds)?;
-            let latencies: Vec<(f64, bool)> =
-                latencies.into_iter().map(|(took, ok)| (took.as_secs_f64(), ok)).collect();
+            let latencies: Vec<(f64, bool)> = latencies
+                .into_iter()
+                .map(|(took, ok)| (took.as_secs_f64(), ok))
+                .collect();
             t.set_item("latencies", latencies)?;
             if let Some(g) = gate {
                 let dropped = g.drops.total();

@@ -89,7 +89,9 @@ impl Contexts {
     /// A tier was told of the end of a request.
     pub(super) fn told(&self, req: RequestId) {
         let mut kept = self.lock();
-        let Some((_, left)) = kept.all.get_mut(&req) else { return };
+        let Some((_, left)) = kept.all.get_mut(&req) else {
+            return;
+        };
         *left = left.saturating_sub(1);
         let over = if *left == 0 { kept.all.remove(&req) } else { None };
         drop(kept);

@@ -175,7 +175,11 @@ impl Manager {
         let shape = Shape {
             name: name.to_owned(),
             remote,
-            memory: place.0.bind(py).str().is_ok_and(|s| s.to_string_lossy().ends_with("CPU")),
+            memory: place
+                .0
+                .bind(py)
+                .str()
+                .is_ok_and(|s| s.to_string_lossy().ends_with("CPU")),
         };
         let jobs = HostedJobs::default();
         let contexts = Arc::clone(&self.contexts);

@@ -45,13 +45,15 @@ impl FsTier {
     /// Opens `root` for blocks of the namespace that `identity` (JSON) and `rank` name. `answers`: what `lookup`
     /// returns for miss, hit and retry. `order`: the attribute of a request's context whose value is a dictionary that
     /// has the request's keys in prefix order. `windows`: per KV-cache group the chunks that a request needs, or none
-    /// for all; where they are given, promotions are paced, and `end_step` has to be called.
+    /// for all; where they are given, promotions are paced, and `end_step` has to be called. `guarded`: nobody touches
+    /// a row while a job has it, even one that was given up.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the settings, by name")]
     #[pyo3(signature = (view, root, identity, rank, answers, *, name="fs", namespace_extra="", max_bytes=None,
         min_free_bytes=None, policy="lru", load_threads=None, store_threads=None, verify=true, events=false,
         locality=None, pin_ttl_s=600.0, miss_ttl_s=1.0, io_timeout_s=30.0, bounce="auto", read_only=false,
-        layout="fs", engine="threads", order=None, promote_share=0.75, promote_wait_s=10.0, windows=None))]
+        layout="fs", engine="threads", order=None, promote_share=0.75, promote_wait_s=10.0, windows=None,
+        guarded=false))]
     fn new(
         py: Python<'_>,
         view: &Bound<'_, PyAny>,
@@ -80,6 +82,7 @@ impl FsTier {
         promote_share: f64,
         promote_wait_s: f64,
         windows: Option<Vec<Option<u32>>>,
+        guarded: bool,
     ) -> PyResult<Self> {
         let view = View::new(view)?;
         let region = view.region.clone();
@@ -112,10 +115,10 @@ impl FsTier {
         let fields =
             serde_json::from_str(identity).map_err(|e| PyValueError::new_err(format!("identity: {e}")))?;
         let ns = Namespace::from_fields(fields, rank, namespace_extra).map_err(raise)?;
-        // the engine fills and reads its rows when it likes, whoever has a guard of them
+        // vLLM's manager fills and reads its rows when it likes, whoever has a guard of them
         let builder = FsBuilder::new(settings, ns, region.block_len())
             .name(name)
-            .slots_outlive_reports(false);
+            .slots_outlive_reports(guarded);
         let engine = py.detach(|| builder.open()).map_err(raise)?;
         let slots = region.num_slots() as usize;
         let paced = windows

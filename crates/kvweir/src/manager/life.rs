@@ -33,7 +33,8 @@ impl Manager {
         drop(new);
         // of one announced twice nothing stays held
         self.let_go(req);
-        self.requests.insert(req, Request::new(every_block, closed, untold));
+        self.requests
+            .insert(req, Request::new(every_block, closed, untold));
         if every_block == 0 {
             StorePolicy::NewBlocks
         } else {
@@ -65,7 +66,9 @@ impl Manager {
         if !done {
             return;
         }
-        let Some(r) = self.requests.remove(&req) else { return };
+        let Some(r) = self.requests.remove(&req) else {
+            return;
+        };
         let keys = r.finished.unwrap_or_default();
         for (i, s) in self.tiers.iter_mut().enumerate() {
             if r.untold & bit(i) == 0 {

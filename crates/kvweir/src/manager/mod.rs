@@ -20,6 +20,7 @@ mod prefix;
 mod promote;
 mod request;
 mod sight;
+mod stage;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -30,13 +31,13 @@ use foldhash::fast::FixedState;
 
 use self::{
     job::{Job, Pending},
-    plan::{Pass, Stage},
     request::Request,
+    stage::{Pass, Stage},
 };
 pub use self::{
-    plan::PlanSettings,
     prefix::Groups,
     request::{LoadFilter, NewRequest},
+    stage::PlanSettings,
     stats::{JobTimes, ManagerStats, TierTraffic},
 };
 use crate::{
@@ -247,7 +248,9 @@ impl Manager {
         if keys.len() as u64 <= stats.slots {
             return None;
         }
-        let mut most = stats.slots.saturating_sub(stats.referenced + stats.writing + stats.held) as usize;
+        let mut most = stats
+            .slots
+            .saturating_sub(stats.referenced + stats.writing + stats.held) as usize;
         while most > 0 {
             let mut left = most;
             let some: Vec<Key> = keys

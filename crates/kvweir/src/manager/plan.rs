@@ -8,7 +8,7 @@
 //! waiting request, however long the prefix. (A group with a window is searched from its end, and a window of "pending"
 //! ends that.)
 //!
-//! No request waits for ever: a tier reports each job, and after [`PlanSettings::wait`] a request takes what there is
+//! No request waits for ever: a tier reports each job, and after [`PlanSettings::wait`](super::PlanSettings::wait) a request takes what there is
 //! room for.
 
 use std::{sync::Arc, time::Duration};
@@ -17,80 +17,17 @@ use super::{
     Found, Manager,
     prefix::{Prefix, Reach},
     sight::{Seen, Sight},
+    stage::{Pass, Stage},
 };
 use crate::{
     block::Key,
     clock::Instant,
-    error::{Error, Result},
     primary::{Claim, SlotState},
     tier::RequestId,
 };
 
 /// Between two looks for requests that hold slots and are not asked for.
 const SILENT_EVERY: Duration = Duration::from_secs(1);
-
-/// How promotions are planned.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PlanSettings {
-    /// Share of the primary's slots, greater than 0 and at most 1, that waiting requests hold together. The rest is for
-    /// stores; a request that is alone may take more, but for what the stores of a step have needed lately.
-    pub share: f64,
-    /// How long a request is held back for others before it takes what there is room for.
-    pub wait: Duration,
-}
-
-impl Default for PlanSettings {
-    fn default() -> Self {
-        Self {
-            share: 0.75,
-            wait: Duration::from_secs(10),
-        }
-    }
-}
-
-impl PlanSettings {
-    /// Checks the share.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is not greater than 0 and at most 1.
-    pub fn validate(&self) -> Result<()> {
-        if self.share > 0.0 && self.share <= 1.0 {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            "plan promotions",
-            format!("promote_share = {}: greater than 0 and at most 1 is wanted", self.share),
-        ))
-    }
-}
-
-/// How far a request has come.
-#[derive(Debug, Default)]
-pub(super) enum Stage {
-    /// Nothing is planned.
-    #[default]
-    Open,
-    /// Its keys are to be told before the next step.
-    Untold,
-    /// Its tiers find out, or others go first, since then.
-    Waiting { since: Instant },
-    /// These of its blocks are not readable yet.
-    Arriving(Vec<Claim>),
-    /// What was planned is there; the first key that it was planned for.
-    There(Key),
-}
-
-/// A pass of the scheduler over the keys of one request and group.
-#[derive(Debug)]
-pub(super) struct Pass {
-    req: RequestId,
-    step: u64,
-    group: u32,
-    head: Key,
-    /// The first key of the first group.
-    first: Key,
-    is_head: bool,
-}
 
 impl Manager {
     /// Tells the keys of `req` in prefix order, group by group or mixed, each with the position at which its block
@@ -201,7 +138,10 @@ impl Manager {
                     self.let_go(req);
                     self.make_plan(req);
                 } else if awaited.is_empty() {
-                    let first = self.pass.as_ref().map_or_else(|| key.clone(), |p| p.first.clone());
+                    let first = self
+                        .pass
+                        .as_ref()
+                        .map_or_else(|| key.clone(), |p| p.first.clone());
                     r.stage = Stage::There(first);
                 }
                 self.after_plan(key, req)
@@ -237,11 +177,14 @@ impl Manager {
             self.let_go(req);
         }
         self.make_plan(req);
-        Some(self.after_plan(key, req).unwrap_or_else(|| match self.primary.lookup(key) {
-            SlotState::Ready => Found::Hit,
-            SlotState::Writing => Found::HitPending,
-            SlotState::Absent => Found::Miss,
-        }))
+        Some(
+            self.after_plan(key, req)
+                .unwrap_or_else(|| match self.primary.lookup(key) {
+                    SlotState::Ready => Found::Hit,
+                    SlotState::Writing => Found::HitPending,
+                    SlotState::Absent => Found::Miss,
+                }),
+        )
     }
 
     /// Decides what is brought up for `req`, and takes the slots.
@@ -303,7 +246,14 @@ impl Manager {
         let shared = ((slots as f64 * self.plan.share) as u64).max(1);
         let alone = shared.max(slots.saturating_sub(self.stores_per_step.max(self.stored_this_step)));
         let held = self.primary.stats().held;
-        (if held == 0 { alone } else { shared.saturating_sub(held) }, alone)
+        (
+            if held == 0 {
+                alone
+            } else {
+                shared.saturating_sub(held)
+            },
+            alone,
+        )
     }
 
     /// Puts a request off; one that waits for room lets none behind it pass.
@@ -324,7 +274,10 @@ impl Manager {
 
     /// Requests that the scheduler has not asked for in half the time that others wait hold nothing any more.
     fn let_go_of_silent(&mut self, now: Instant) {
-        if self.looked_for_silent.is_some_and(|at| now.since(at) < SILENT_EVERY) {
+        if self
+            .looked_for_silent
+            .is_some_and(|at| now.since(at) < SILENT_EVERY)
+        {
             return;
         }
         self.looked_for_silent = Some(now);
@@ -394,7 +347,9 @@ impl Manager {
 
     /// What was held for `req` is held no longer: its load has begun, it runs, or it is gone.
     pub fn let_go(&mut self, req: RequestId) {
-        let Some(r) = self.requests.get_mut(&req) else { return };
+        let Some(r) = self.requests.get_mut(&req) else {
+            return;
+        };
         if matches!(r.stage, Stage::Open) && r.holds.is_empty() {
             return;
         }

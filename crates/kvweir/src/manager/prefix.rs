@@ -50,7 +50,10 @@ impl Groups {
     pub fn new(of: fn(&Key) -> u32, windows: Vec<Option<u32>>) -> Self {
         Self {
             of,
-            reaches: windows.into_iter().map(|w| w.map_or(Reach::Whole, Reach::Window)).collect(),
+            reaches: windows
+                .into_iter()
+                .map(|w| w.map_or(Reach::Whole, Reach::Window))
+                .collect(),
             others: Reach::Whole,
         }
     }

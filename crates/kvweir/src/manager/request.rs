@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use foldhash::fast::FixedState;
 
-use super::{plan::Stage, prefix::Prefix};
+use super::{prefix::Prefix, stage::Stage};
 use crate::{
     block::Key,
     clock::Instant,

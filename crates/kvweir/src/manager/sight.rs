@@ -51,7 +51,11 @@ impl GroupSight<'_> {
         let keys = self.of.needed(self.from, end);
         if self.of.window.is_none() {
             let n = keys.len();
-            return n.checked_sub(1).and_then(|i| self.costs.get(i)).copied().unwrap_or(0);
+            return n
+                .checked_sub(1)
+                .and_then(|i| self.costs.get(i))
+                .copied()
+                .unwrap_or(0);
         }
         self.seen
             .get(keys)
@@ -113,14 +117,22 @@ impl<'a> Sight<'a> {
                 })
                 .collect();
             let reached = (g.from + found).checked_sub(1).and_then(|i| g.of.keys.get(i));
-            limit = limit.min(if found == 0 { 0 } else { reached.map_or(0, |&(end, _)| end) });
+            limit = limit.min(if found == 0 {
+                0
+            } else {
+                reached.map_or(0, |&(end, _)| end)
+            });
             let coarser = ends.as_ref().is_none_or(|known| g.of.keys.len() < known.len());
             if coarser {
                 ends = Some(g.of.keys.iter().map(|&(end, _)| end).collect());
             }
         }
         let ends = ends.unwrap_or_else(|| {
-            let mut all: Vec<u64> = prefix.0.iter().flat_map(|g| g.keys.iter().map(|&(e, _)| e)).collect();
+            let mut all: Vec<u64> = prefix
+                .0
+                .iter()
+                .flat_map(|g| g.keys.iter().map(|&(e, _)| e))
+                .collect();
             all.sort_unstable();
             all.dedup();
             all
@@ -131,7 +143,12 @@ impl<'a> Sight<'a> {
 
     /// The longest hit, and the longest for which `room` slots are enough, where these differ. Tiers are asked for the
     /// windows on the way.
-    pub(super) fn longest(&mut self, m: &mut Manager, req: RequestId, room: u64) -> (Option<u64>, Option<u64>) {
+    pub(super) fn longest(
+        &mut self,
+        m: &mut Manager,
+        req: RequestId,
+        room: u64,
+    ) -> (Option<u64>, Option<u64>) {
         let mut longest = None;
         let mut at = self.ends.len();
         while let Some(i) = at.checked_sub(1) {
@@ -221,7 +238,10 @@ impl Manager {
             let before = out.len();
             let mut unsure = false;
             for i in 0..self.tiers.len() {
-                let may = self.requests.get(&req).map_or((true, rest.len()), |r| r.may_load_run(rest, i));
+                let may = self
+                    .requests
+                    .get(&req)
+                    .map_or((true, rest.len()), |r| r.may_load_run(rest, i));
                 let ((true, most), Some(s)) = (may, self.tiers.get_mut(i)) else {
                     continue;
                 };

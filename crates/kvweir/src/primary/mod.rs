@@ -22,9 +22,9 @@ use std::collections::VecDeque;
 
 use hashbrown::HashTable;
 
-pub(crate) use self::{hold::Standing, slot::Claim};
 pub use self::slot::SlotState;
 use self::slot::{Slot, Writer};
+pub(crate) use self::{hold::Standing, slot::Claim};
 use crate::{
     block::{Fingerprint, Key},
     error::{Error, ErrorKind, Result},

@@ -256,7 +256,7 @@ proptest! {
                     p.complete_store(&keys([k]), ok);
                     if let Some(s) = model.get_mut(&k).filter(|s| !s.0) {
                         if ok {
-                            s.0 = true
+                            s.0 = true;
                         } else {
                             // what held it holds nothing now
                             model.remove(&k);

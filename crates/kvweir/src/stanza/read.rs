@@ -101,7 +101,9 @@ pub fn read_manager(written: &[(String, Given)]) -> Reading {
         .cloned()
         .collect();
     let mut reading = read(MANAGER, &own, "KvweirOffloadingSpec");
-    let of_python = written.iter().find(|(name, given)| name == "cache_policy_module_path" && given.value != Value::Null);
+    let of_python = written
+        .iter()
+        .find(|(name, given)| name == "cache_policy_module_path" && given.value != Value::Null);
     if let Some((name, given)) = of_python {
         let message = format!(
             "cache_policy_module_path = {}: KvweirOffloadingSpec has policies of its own; a policy written in Python needs \

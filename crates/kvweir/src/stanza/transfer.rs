@@ -251,7 +251,11 @@ impl Checking {
                 if s == MANAGING {
                     self.found.manager = true;
                     for mistake in read_manager(extra).mistakes {
-                        self.push(if place.is_empty() { mistake } else { mistake.within(place) });
+                        self.push(if place.is_empty() {
+                            mistake
+                        } else {
+                            mistake.within(place)
+                        });
                     }
                 }
                 if module != Some(MODULE) {

@@ -83,7 +83,14 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
 
     def _settings(self) -> dict[str, Any]:
         """What the manager takes of the configuration; raises with all mistakes."""
-        settings, mistakes = read_manager(self.extra_config)
+        # what stands in the stanza of a tier of ours means the same below vLLM's manager
+        written = {
+            name: config[name]
+            for config in reversed(self.secondary_tier_configs)
+            for name in ("promote_share", "promote_wait_s")
+            if isinstance(config, dict) and name in config and str(config.get("type", "")).lower().startswith("kvweir")
+        }
+        settings, mistakes = read_manager({**written, **self.extra_config})
         if self.num_chunks < 1:
             mistakes.append(
                 f"cpu_bytes_to_use = {self.extra_config.get('cpu_bytes_to_use')!r}: "

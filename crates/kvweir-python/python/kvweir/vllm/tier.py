@@ -109,6 +109,7 @@ class KvweirTier(SecondaryTierManager):
             promote_share=settings.promote_share,
             promote_wait_s=settings.promote_wait_s,
             windows=compat.windows(offloading_spec),
+            guarded=bool(getattr(offloading_spec, "guards_rows", False)),
         )
 
     # --- lookups and jobs ---------------------------------------------------------------------------------------

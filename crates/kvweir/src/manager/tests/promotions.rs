@@ -148,10 +148,13 @@ fn a_request_loads_only_from_the_tiers_its_filter_allows() {
         media: Some(vec![]),
         ..LoadFilter::default()
     };
-    w.m.on_new_request(RequestId(3), NewRequest {
+    w.m.on_new_request(
+        RequestId(3),
+        NewRequest {
             load_from: none,
             ..NewRequest::default()
-        });
+        },
+    );
     assert_eq!(w.m.lookup(&ks[0], RequestId(3)), Found::Miss);
 }
 
