@@ -50,6 +50,9 @@ use crate::{
     tier::state::request,
 };
 
+/// Sizes of stores kept until they are taken.
+const MAX_ALLOCATIONS: usize = 4096;
+
 fn closed(op: &'static str) -> kvweir::Error {
     kvweir::Error::new(kvweir::ErrorKind::Closed, op, "the manager was shut down")
 }
@@ -128,6 +131,7 @@ impl Manager {
                     engine,
                     region: view.region.clone(),
                     events: Vec::new(),
+                    allocations: Vec::new(),
                 }),
                 asking: None,
                 orders: HashMap::new(),
@@ -223,7 +227,11 @@ impl Manager {
         }
         let Some(room) = self.with(py, None, |o| {
             o.engine.let_go(req);
-            o.engine.prepare_store(&names, req)
+            let room = o.engine.prepare_store(&names, req)?;
+            if !room.to_store.is_empty() && o.allocations.len() < MAX_ALLOCATIONS {
+                o.allocations.push(room.to_store.len());
+            }
+            Some(room)
         }) else {
             return Ok(None);
         };
@@ -277,8 +285,11 @@ impl Manager {
             return Ok(());
         };
         self.forget_context(py);
-        let keys = match self.keys_in_order(context) {
-            Some(order) => order.into_iter().map(|(key, _)| key).collect(),
+        let keys = match self.keys_told(context) {
+            Some(told) => {
+                let ends: Vec<u64> = told.iter().map(|&(_, end)| end).collect();
+                by_position(told.into_iter().map(|(key, _)| key), &ends)
+            }
             None => Vec::new(),
         };
         let mut state = self.lock(py);
@@ -385,8 +396,8 @@ impl Manager {
         if let Some(found) = self.with(py, Some(Found::Miss), |o| o.engine.lookup_with_prefix(key, req)) {
             return found;
         }
-        let told = match self.keys_in_order(context) {
-            Some(order) => Some(order),
+        let told = match self.keys_told(context) {
+            Some(told) => Some(told),
             // the version tells the order after it first asked
             None if self.order.is_none() => {
                 let mut state = self.lock(py);
@@ -415,13 +426,13 @@ impl Manager {
         })
     }
 
-    /// The keys of a request as its context has them, each with where it ends; none where it has none.
-    fn keys_in_order(&self, context: &Bound<'_, PyAny>) -> Option<Vec<(Key, u64)>> {
+    /// The keys of a request as its context has them, each with where it ends: those that end blocks first, as vLLM tells
+    /// them first. None where it has none.
+    fn keys_told(&self, context: &Bound<'_, PyAny>) -> Option<Vec<(Key, u64)>> {
         let all = context.getattr(self.order.as_ref()?.bind(context.py())).ok()?;
         let all = all.cast_exact::<PyDict>().ok().filter(|d| !d.is_empty())?;
         let (names, ends) = Names::known(all).ok()?;
-        let order: Vec<(Key, u64)> = names.keys().zip(ends.iter().copied()).collect();
-        Some(by_position(order.into_iter(), &ends))
+        Some(names.keys().zip(ends).collect())
     }
 
     /// What a request wants, as its context says.

@@ -7,10 +7,10 @@ use super::state::Manager;
 #[pymethods]
 impl Manager {
     /// Numbers of the primary, of promotions and, in `tiers`, of each secondary tier, since the manager was made. Load
-    /// latencies are those since the last call.
+    /// latencies and sizes of stores are those since the last call.
     fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let d = PyDict::new(py);
-        let Some((primary, stats, tiers)) = self.with(py, None, |o| {
+        let Some((primary, stats, tiers, allocations)) = self.with(py, None, |o| {
             let traffic = o.engine.tier_traffic();
             let tiers: Vec<_> = o
                 .engine
@@ -20,7 +20,12 @@ impl Manager {
                 .enumerate()
                 .map(|(i, ((_, _, gate), traffic))| (traffic, gate, o.engine.take_load_latencies(i)))
                 .collect();
-            Some((o.engine.primary().stats(), o.engine.stats().clone(), tiers))
+            Some((
+                o.engine.primary().stats(),
+                o.engine.stats().clone(),
+                tiers,
+                std::mem::take(&mut o.allocations),
+            ))
         }) else {
             return Ok(d);
         };
@@ -32,6 +37,7 @@ impl Manager {
             ("held_slots", primary.held),
             ("evicted_blocks", primary.evicted),
             ("allocation_failures", primary.allocation_failures),
+            ("primary_queries", stats.primary_queries),
             ("primary_hits", stats.primary_hits),
             ("queued_promotions", stats.queued_promotions),
             ("promoted_blocks", stats.promoted_blocks),
@@ -78,6 +84,7 @@ impl Manager {
             }
             all.push(t);
         }
+        d.set_item("allocations", allocations)?;
         d.set_item("tiers", all)?;
         Ok(d)
     }

@@ -27,6 +27,8 @@ pub(super) struct Open {
     pub(super) engine: Engine,
     pub(super) region: Region,
     pub(super) events: Vec<Event>,
+    /// Blocks that each call made room for, since they were last taken.
+    pub(super) allocations: Vec<usize>,
 }
 
 /// What is under the lock.

@@ -25,10 +25,14 @@ impl Manager {
         if let Some(answer) = self.by_stage(key, req) {
             return Some(answer);
         }
-        let wants_prefix = may_ask && self.requests.get(&req).is_none_or(|r| !r.has_no_prefix);
+        let wants_prefix = may_ask
+            && self
+                .requests
+                .get(&req)
+                .is_none_or(|r| !r.has_no_prefix && r.prefix.is_none());
         match self.primary.lookup(key) {
             SlotState::Ready => {
-                self.stats.primary_hits += 1;
+                self.count_hit();
                 return Some(Found::Hit);
             }
             SlotState::Absent if self.held => return Some(Found::Miss),
@@ -36,7 +40,9 @@ impl Manager {
                 if let Some(answer) = self.by_plan(key, req) {
                     return Some(answer);
                 }
-                if state == SlotState::Writing {
+                if state == SlotState::Absent {
+                    self.stats.primary_queries += 1;
+                } else {
                     return (!wants_prefix).then_some(Found::HitPending);
                 }
             }

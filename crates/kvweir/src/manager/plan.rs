@@ -19,12 +19,7 @@ use super::{
     sight::{Seen, Sight},
     stage::{Pass, Stage},
 };
-use crate::{
-    block::Key,
-    clock::Instant,
-    primary::{Claim, SlotState},
-    tier::RequestId,
-};
+use crate::{block::Key, clock::Instant, primary::SlotState, tier::RequestId};
 
 /// Between two looks for requests that hold slots and are not asked for.
 const SILENT_EVERY: Duration = Duration::from_secs(1);
@@ -46,14 +41,19 @@ impl Manager {
         self.put_off(key)
     }
 
-    /// Notes that `key` is asked for, and whether it begins a pass.
+    /// Notes that `key` is asked for: another pass over a group begins with another group, or with the first key again.
     pub(super) fn note_pass(&mut self, key: &Key, req: RequestId) {
         let group = self.groups.of(key);
         if let Some(p) = &mut self.pass
             && (p.req, p.step) == (req, self.step)
         {
-            p.is_head = p.group != group || p.head == *key;
-            if self.groups.reach(group) == Reach::Unknown && !p.is_head {
+            if p.group != group {
+                p.group = group;
+                p.head = key.clone();
+                p.is_put_off = false;
+            } else if p.head == *key {
+                p.is_put_off = false;
+            } else if self.groups.reach(group) == Reach::Unknown {
                 let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
                 match prefix.and_then(|x| x.is_before(&p.head, key)) {
                     Some(true) => self.groups.saw(group, Reach::Whole),
@@ -61,11 +61,12 @@ impl Manager {
                     None => {}
                 }
             }
-            if p.group != group {
-                p.group = group;
-                p.head = key.clone();
-            }
             return;
+        }
+        if let Some(last) = self.pass.take()
+            && let Some(r) = self.requests.get_mut(&last.req)
+        {
+            r.hits_counted = last.counted;
         }
         self.pass = Some(Pass {
             req,
@@ -73,15 +74,33 @@ impl Manager {
             group,
             head: key.clone(),
             first: key.clone(),
-            is_head: true,
+            is_put_off: false,
+            hits: 0,
+            counted: self.requests.get(&req).map_or(0, |r| r.hits_counted),
         });
     }
 
-    /// The answer while the blocks of a request are on their way.
-    fn put_off(&self, key: &Key) -> Found {
-        let is_head = self.pass.as_ref().is_none_or(|p| p.is_head);
+    /// Counts a block answered readable, once for each request that waits.
+    pub(super) fn count_hit(&mut self) {
+        if let Some(p) = &mut self.pass {
+            p.hits += 1;
+            if p.hits > p.counted {
+                p.counted = p.hits;
+                self.stats.primary_hits += 1;
+                self.stats.primary_queries += 1;
+            }
+        }
+    }
+
+    /// The answer while blocks of a request are on their way: "pending" once, which puts it off whatever was answered
+    /// before, and then "miss", which ends the pass.
+    fn put_off(&mut self, key: &Key) -> Found {
+        let was = self
+            .pass
+            .as_mut()
+            .is_some_and(|p| std::mem::replace(&mut p.is_put_off, true));
         // whoever searches from the back goes on after a miss, and stops when it has seen enough that is pending
-        if is_head || self.groups.reach(self.groups.of(key)) != Reach::Whole {
+        if !was || self.groups.reach(self.groups.of(key)) != Reach::Whole {
             Found::HitPending
         } else {
             Found::Miss
@@ -118,8 +137,8 @@ impl Manager {
                 self.after_plan(key, req)
             }
             Stage::Waiting { .. } => Some(self.put_off(key)),
-            Stage::Arriving(_) if !news => Some(self.put_off(key)),
-            Stage::Arriving(awaited) => {
+            Stage::Arriving { .. } if !news => Some(self.put_off(key)),
+            Stage::Arriving { awaited, planned } => {
                 let mut is_lost = false;
                 while let Some(&claim) = awaited.last() {
                     match self.primary.claimed(claim) {
@@ -135,23 +154,19 @@ impl Manager {
                 }
                 if is_lost {
                     // what did not come is not asked for again: the plan ends before it
-                    self.let_go(req);
+                    self.unhold(req);
                     self.make_plan(req);
                 } else if awaited.is_empty() {
-                    let first = self
-                        .pass
-                        .as_ref()
-                        .map_or_else(|| key.clone(), |p| p.first.clone());
-                    r.stage = Stage::There(first);
+                    r.stage = Stage::There(planned.clone());
                 }
                 self.after_plan(key, req)
             }
         }
     }
 
-    fn after_plan(&self, key: &Key, req: RequestId) -> Option<Found> {
+    fn after_plan(&mut self, key: &Key, req: RequestId) -> Option<Found> {
         match self.requests.get(&req).map(|r| &r.stage) {
-            Some(Stage::Waiting { .. } | Stage::Arriving(_)) => Some(self.put_off(key)),
+            Some(Stage::Waiting { .. } | Stage::Arriving { .. }) => Some(self.put_off(key)),
             _ => None,
         }
     }
@@ -160,7 +175,8 @@ impl Manager {
     pub(super) fn by_plan(&mut self, key: &Key, req: RequestId) -> Option<Found> {
         let r = self.requests.get(&req)?;
         let prefix = r.prefix.as_ref()?;
-        if !self.groups.know(prefix) {
+        // one that is no whole block of the prefix comes up by itself
+        if !self.groups.know(prefix) || !prefix.has(key) {
             return None;
         }
         if let Stage::There(planned) = &r.stage {
@@ -174,17 +190,17 @@ impl Manager {
             if !begins_elsewhere {
                 return Some(Found::Miss);
             }
-            self.let_go(req);
+            self.unhold(req);
         }
         self.make_plan(req);
-        Some(
-            self.after_plan(key, req)
-                .unwrap_or_else(|| match self.primary.lookup(key) {
-                    SlotState::Ready => Found::Hit,
-                    SlotState::Writing => Found::HitPending,
-                    SlotState::Absent => Found::Miss,
-                }),
-        )
+        if let Some(put_off) = self.after_plan(key, req) {
+            return Some(put_off);
+        }
+        Some(match self.primary.lookup(key) {
+            SlotState::Ready => Found::Hit,
+            SlotState::Writing => Found::HitPending,
+            SlotState::Absent => Found::Miss,
+        })
     }
 
     /// Decides what is brought up for `req`, and takes the slots.
@@ -288,7 +304,7 @@ impl Manager {
             .filter(|(_, r)| !r.holds.is_empty() && r.asked_at.is_none_or(|at| now.since(at) > longest))
             .map(|(&req, _)| req)
             .collect();
-        silent.into_iter().for_each(|req| self.let_go(req));
+        silent.into_iter().for_each(|req| self.unhold(req));
     }
 
     fn set_stage(&mut self, req: RequestId, stage: Stage) {
@@ -336,7 +352,8 @@ impl Manager {
         if let Some(r) = self.requests.get_mut(&req) {
             r.stage = match first {
                 Some(first) if Vec::is_empty(&awaited) => Stage::There(first),
-                _ => Stage::Arriving(awaited),
+                Some(planned) => Stage::Arriving { awaited, planned },
+                None => Stage::Open,
             };
             r.asked_in = Some(step);
             r.asked_at = Some(self.clock.now());
@@ -345,8 +362,20 @@ impl Manager {
         true
     }
 
-    /// What was held for `req` is held no longer: its load has begun, it runs, or it is gone.
+    /// What was held for `req` is held no longer: its load has begun, it runs, or it is gone. If it is looked up again
+    /// it may have more keys, and they are told again.
     pub fn let_go(&mut self, req: RequestId) {
+        self.unhold(req);
+        if let Some(r) = self.requests.get_mut(&req) {
+            r.prefix = None;
+            r.hits_counted = 0;
+        }
+        if let Some(p) = self.pass.as_mut().filter(|p| p.req == req) {
+            (p.hits, p.counted) = (0, 0);
+        }
+    }
+
+    fn unhold(&mut self, req: RequestId) {
         let Some(r) = self.requests.get_mut(&req) else {
             return;
         };

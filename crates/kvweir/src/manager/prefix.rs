@@ -1,5 +1,9 @@
 //! The keys of a request in their order, KV-cache group by group: what a plan is made of.
 
+use std::collections::HashSet;
+
+use foldhash::fast::FixedState;
+
 use crate::block::Key;
 
 /// How much of a prefix a KV-cache group needs, and so how a scheduler searches it.
@@ -89,7 +93,7 @@ impl Groups {
 
     /// Whether it is known of all groups of `prefix` how they are searched.
     pub(super) fn know(&self, prefix: &Prefix) -> bool {
-        prefix.0.iter().all(|g| self.reach(g.group).is_known())
+        prefix.groups.iter().all(|g| self.reach(g.group).is_known())
     }
 }
 
@@ -127,12 +131,17 @@ impl GroupKeys {
 
 /// All keys of a request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Prefix(pub(super) Vec<GroupKeys>);
+pub(super) struct Prefix {
+    pub(super) groups: Vec<GroupKeys>,
+    known: HashSet<u64, FixedState>,
+}
 
 impl Prefix {
-    /// Of keys with the position, in any unit that all groups share, at which each block ends.
+    /// Of keys with the position, in any unit that all groups share, at which each block ends. The first key given of a
+    /// group ends its first block; those that end elsewhere than a whole number of such blocks are left out.
     pub(super) fn new(keys: Vec<(Key, u64)>, groups: &Groups) -> Self {
         let mut all: Vec<GroupKeys> = Vec::new();
+        let mut known = HashSet::with_capacity_and_hasher(keys.len(), FixedState::default());
         let mut last = 0;
         for (key, end) in keys {
             let group = groups.of(&key);
@@ -147,7 +156,11 @@ impl Prefix {
                 }
             }
             if let Some(g) = all.get_mut(last) {
-                g.keys.push((end, key));
+                let block = g.keys.first().map_or(end, |&(first, _)| first);
+                if end.checked_rem(block) == Some(0) {
+                    known.insert(key.fingerprint(0).hash64());
+                    g.keys.push((end, key));
+                }
             }
         }
         for g in &mut all {
@@ -155,13 +168,18 @@ impl Prefix {
                 g.keys.sort_by_key(|&(end, _)| end);
             }
         }
-        Self(all)
+        Self { groups: all, known }
+    }
+
+    /// Whether `key` is one of them.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.known.contains(&key.fingerprint(0).hash64())
     }
 
     /// Which of two keys of one group comes first.
     pub(super) fn is_before(&self, a: &Key, b: &Key) -> Option<bool> {
         let place = |key: &Key| {
-            self.0
+            self.groups
                 .iter()
                 .find_map(|g| g.keys.iter().position(|(_, k)| k == key).map(|at| (g.group, at)))
         };
@@ -172,7 +190,7 @@ impl Prefix {
     /// The group of `key`, and the position at which its block begins.
     pub(super) fn place(&self, key: &Key, groups: &Groups) -> Option<(&GroupKeys, u64)> {
         let group = groups.of(key);
-        let keys = self.0.iter().find(|g| g.group == group)?;
+        let keys = self.groups.iter().find(|g| g.group == group)?;
         let at = keys.keys.iter().position(|(_, k)| k == key)?;
         let before = at.checked_sub(1).and_then(|i| keys.keys.get(i));
         Some((keys, before.map_or(0, |&(end, _)| end)))

@@ -92,7 +92,7 @@ impl<'a> Sight<'a> {
     pub(super) fn new(m: &mut Manager, req: RequestId, prefix: &'a Prefix, begin: u64) -> Self {
         let mut sight = Self {
             groups: prefix
-                .0
+                .groups
                 .iter()
                 .map(|of| GroupSight {
                     of,
@@ -129,7 +129,7 @@ impl<'a> Sight<'a> {
         }
         let ends = ends.unwrap_or_else(|| {
             let mut all: Vec<u64> = prefix
-                .0
+                .groups
                 .iter()
                 .flat_map(|g| g.keys.iter().map(|&(e, _)| e))
                 .collect();
@@ -212,6 +212,7 @@ impl Manager {
                     Standing { is_held, .. } => *seen = Some(Seen::Here { is_held }),
                 }
             }
+            self.stats.primary_queries += absent.len() as u64;
             if !absent.is_empty() {
                 let (places, keys): (Vec<usize>, Vec<Key>) = absent.into_iter().unzip();
                 for (i, seen) in places.into_iter().zip(self.ask_tiers(&keys, req)) {

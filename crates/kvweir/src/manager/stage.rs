@@ -58,8 +58,8 @@ pub(super) enum Stage {
     Untold,
     /// Its tiers find out, or others go first, since then.
     Waiting { since: Instant },
-    /// These of its blocks are not readable yet.
-    Arriving(Vec<Claim>),
+    /// These of its blocks are not readable yet; the first key that they were planned for.
+    Arriving { awaited: Vec<Claim>, planned: Key },
     /// What was planned is there; the first key that it was planned for.
     There(Key),
 }
@@ -74,5 +74,9 @@ pub(super) struct Pass {
     pub(super) head: Key,
     /// The first key of the first group.
     pub(super) first: Key,
-    pub(super) is_head: bool,
+    /// The request was put off in this pass over the group.
+    pub(super) is_put_off: bool,
+    /// Blocks answered readable, and how many of such answers were counted in earlier passes.
+    pub(super) hits: u64,
+    pub(super) counted: u64,
 }

@@ -8,7 +8,9 @@ use crate::tier::{Direction, Report};
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ManagerStats {
-    /// Lookups that found the block readable in the primary tier.
+    /// Blocks that requests looked for in the primary tier; while a request waits, each once.
+    pub primary_queries: u64,
+    /// Those that were readable there.
     pub primary_hits: u64,
     /// Blocks that a secondary tier answered "hit" for and that were queued to be brought up.
     pub queued_promotions: u64,

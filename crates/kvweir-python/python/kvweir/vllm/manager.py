@@ -125,15 +125,18 @@ class KvweirManager(Manager):
         for place, tier in self._serving if among is None else among:
             self._call(tier, "serve_external_requests", self._parents[place])
 
-    def _call(self, tier: Any, name: str, *arguments: Any) -> None:
+    def _call(self, tier: Any, name: str, *arguments: Any) -> Any:
         """Calls a tier. What it raises is told, once a second at most, and goes no further."""
         try:
-            getattr(tier, name)(*arguments)
+            answer = getattr(tier, name)(*arguments)
+            # a generator raises while it is read
+            return list(answer) if name == "take_events" else answer
         except Exception:
             now = time.monotonic()
             if now - self._told_at.get(id(tier), 0.0) >= _TELL_EVERY_S:
                 self._told_at[id(tier)] = now
                 logger.exception("tier %s raised in %s", tier.tier_type, name)
+        return None
 
     def poll_tiers(self) -> None:
         """What the polling thread does, under the lock: jobs that ended, and requests of others."""
@@ -163,7 +166,7 @@ class KvweirManager(Manager):
             for removed, keys in self.take_primary_events():
                 yield compat.event(keys=keys, medium=compat.Medium.CPU, removed=removed)
         for tier in self.secondary_tiers:
-            yield from tier.take_events()
+            yield from self._call(tier, "take_events") or ()
 
     def get_stats(self) -> Any:
         """What changed since the last call; none where nothing did."""
@@ -171,7 +174,7 @@ class KvweirManager(Manager):
             return None
         stats = self._reporter.report()
         for tier in self.secondary_tiers:
-            of_tier = tier.get_stats() if compat.HAS["stats"] else None
+            of_tier = self._call(tier, "get_stats") if compat.HAS["stats"] else None
             if of_tier is None or of_tier.is_empty():
                 continue
             if stats is None:

@@ -75,7 +75,11 @@ class Reporter:
         self._gauge(out, names.get("CPU_CACHE_WRITE_USAGE_PERC"), writing / self._slots)
         self._gauge(out, names.get("CPU_CACHE_READ_USAGE_PERC"), referenced / self._slots)
         self._count(out, names.get("PROMOTION_ALLOCATION_FAILURES"), (), n["promotions_without_room"])
+        self._count(out, names.get("CHUNK_QUERIES"), PRIMARY, n["primary_queries"])
         self._count(out, names.get("CHUNK_HITS"), PRIMARY, n["primary_hits"])
+        if (size := names.get("CPU_ALLOCATION_SIZE")) is not None:
+            for blocks in n["allocations"]:
+                out.observe_histogram(size, blocks)
 
     def _tier(self, out: Any, n: dict[str, Any], label: tuple[str]) -> None:
         names = self._names

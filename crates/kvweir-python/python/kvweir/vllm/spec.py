@@ -29,6 +29,11 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
         """Those of vLLM's tiering specification, and the manager's own."""
         return {**super().build_metric_definitions(extra_config), **manager_metrics.definitions()}
 
+    def __init__(self, config: Any) -> None:
+        # before vLLM's own specification stumbles over one of them without naming it
+        refuse(_read(config.extra_config)[1], "kv_connector_extra_config")
+        super().__init__(config)
+
     def get_manager(self) -> Any:
         """The manager; made at the first call, with everything that is wrong told in one line."""
         if self._manager is None:
@@ -83,14 +88,7 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
 
     def _settings(self) -> dict[str, Any]:
         """What the manager takes of the configuration; raises with all mistakes."""
-        # what stands in the stanza of a tier of ours means the same below vLLM's manager
-        written = {
-            name: config[name]
-            for config in reversed(self.secondary_tier_configs)
-            for name in ("promote_share", "promote_wait_s")
-            if isinstance(config, dict) and name in config and str(config.get("type", "")).lower().startswith("kvweir")
-        }
-        settings, mistakes = read_manager({**written, **self.extra_config})
+        settings, mistakes = _read(self.extra_config)
         if self.num_chunks < 1:
             mistakes.append(
                 f"cpu_bytes_to_use = {self.extra_config.get('cpu_bytes_to_use')!r}: "
@@ -98,6 +96,18 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
             )
         refuse(mistakes, "kv_connector_extra_config")
         return settings
+
+
+def _read(extra: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The manager's settings, and mistakes in them. In the stanza of a tier of ours some mean the same."""
+    tiers = extra.get("secondary_tiers")
+    ours = [
+        tier
+        for tier in (tiers if isinstance(tiers, list) else [])
+        if isinstance(tier, dict) and str(tier.get("type", "")).lower().startswith("kvweir")
+    ]
+    written = {n: t[n] for t in reversed(ours) for n in ("promote_share", "promote_wait_s") if n in t}
+    return read_manager({**written, **extra})
 
 
 def _let_go(view: memoryview | None, region: Any) -> None:

@@ -520,6 +520,7 @@ fn a_request_that_is_never_asked_for_again_holds_its_slots_no_longer_than_others
         p.w.m.on_schedule_end();
         p.w.clock.advance(Duration::from_secs(1));
     }
+    p.w.clock.advance(Duration::from_secs(1));
     p.pass(rb, &b);
     p.w.m.on_schedule_end();
     assert_eq!(p.resolve(rb, &b), 12, "not cut");
@@ -566,4 +567,96 @@ fn where_windows_are_not_told_nothing_is_planned_before_a_group_was_seen_to_be_s
         );
     }
     assert_eq!(p.held(), 0);
+}
+
+/// The answers were "hit, hit, miss", which is a hit of two: the rest came up for nothing.
+#[test]
+fn a_prefix_that_is_readable_at_first_is_put_off_for_the_rest_of_it() {
+    for shown in [1, 5, 11] {
+        let mut p = Planned::new(64, vec![tier(255)], vec![]);
+        let ks = prompt(0, 12);
+        p.on_disk(1, &ks);
+        let r = p.begin(2, &prompt(0, shown));
+        p.resolve(r, &prompt(0, shown));
+        p.w.m.on_request_finished(r, &[]);
+        let r = p.begin(3, &ks);
+        assert_eq!(
+            p.pass(r, &ks),
+            Passed(None, shown as usize + if shown == 11 { 1 } else { 2 })
+        );
+        p.w.m.on_schedule_end();
+        assert_eq!(p.pass(r, &ks), Passed(Some(12), 12), "{shown} were there");
+        assert_eq!(p.w.m.stats().promoted_blocks, 12, "nothing twice");
+    }
+}
+
+#[test]
+fn a_prefix_of_the_accelerator_that_shrinks_while_blocks_come_up_costs_no_hit() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let ks = prompt(0, 12);
+    p.on_disk(1, &ks);
+    let r = p.begin(2, &ks);
+    p.pass(r, &[ks[0][5..].to_vec()]);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.resolve(r, &ks), 12);
+}
+
+#[test]
+fn a_request_that_ran_and_grew_is_planned_with_all_its_keys() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let ks = prompt(0, 12);
+    p.on_disk(1, &ks);
+    let r = p.begin(2, &prompt(0, 4));
+    assert_eq!(p.resolve(r, &prompt(0, 4)), 4);
+    p.w.drop_primary();
+    assert_eq!(
+        p.w.m.lookup_with_prefix(&ks[0][0], r),
+        None,
+        "its keys are wanted again"
+    );
+    p.w.m.set_prefix(r, ks[0].iter().cloned().zip(1..).collect());
+    assert_eq!(p.resolve(r, &ks), 12);
+}
+
+#[test]
+fn a_key_between_the_ends_of_blocks_comes_up_by_itself_and_ends_no_prefix() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let ks = prompt(0, 6);
+    let tail = key(200, 0);
+    p.on_disk(1, &[[ks[0].clone(), vec![tail.clone()]].concat()]);
+    let nowhere = key(201, 0);
+    let r = p.w.begin(2);
+    let ends = ks[0].iter().cloned().zip((16..).step_by(16));
+    p.w.m.set_prefix(
+        r,
+        ends.chain([(nowhere.clone(), 24), (tail.clone(), 104)]).collect(),
+    );
+    assert_eq!(p.pass(r, &ks), Passed(None, 2));
+    p.w.m.on_schedule_end();
+    assert_eq!(p.pass(r, &ks), Passed(Some(6), 6));
+    assert_eq!(p.w.m.lookup(&nowhere, r), Found::Miss);
+    assert_eq!(p.w.m.lookup(&tail, r), Found::HitPending);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.w.m.lookup(&tail, r), Found::Hit);
+}
+
+#[test]
+fn a_block_is_counted_once_for_a_request_however_often_it_is_asked_for() {
+    let mut p = Planned::new(64, vec![tier(255)], vec![]);
+    let ks = prompt(0, 6);
+    p.on_disk(1, &ks);
+    let r = p.begin(2, &ks);
+    p.resolve(r, &ks);
+    p.w.m.on_request_finished(r, &[]);
+    let before = p.w.m.stats().clone();
+    let r = p.begin(3, &ks);
+    for _ in 0..5 {
+        assert_eq!(p.pass(r, &ks), Passed(Some(6), 6));
+        p.w.m.on_schedule_end();
+    }
+    let (hits, queries) = (p.w.m.stats().primary_hits, p.w.m.stats().primary_queries);
+    assert_eq!(
+        (hits - before.primary_hits, queries - before.primary_queries),
+        (6, 6)
+    );
 }
