@@ -393,37 +393,38 @@ impl Manager {
 
 impl Manager {
     fn find(&self, py: Python<'_>, key: &Key, req: RequestId, context: &Bound<'_, PyAny>) -> Found {
+        if self.order.is_none() {
+            self.tell_touched(py, req);
+        }
         if let Some(found) = self.with(py, Some(Found::Miss), |o| o.engine.lookup_with_prefix(key, req)) {
             return found;
         }
-        let told = match self.keys_told(context) {
-            Some(told) => Some(told),
+        let told = self.keys_told(context);
+        let mut state = self.lock(py);
+        let State { open, orders, .. } = &mut *state;
+        let Some(o) = open else { return Found::Miss };
+        if self.order.is_none() {
             // the version tells the order after it first asked
-            None if self.order.is_none() => {
-                let mut state = self.lock(py);
-                match state.orders.get_mut(&req) {
-                    Some(Told::Awaited(keys)) if !keys.is_empty() => {
-                        let keys = std::mem::take(keys);
-                        state.orders.insert(req, Told::Known(keys.clone()));
-                        Some(counted(keys))
-                    }
-                    _ => {
-                        state.orders.insert(req, Told::Awaited(Vec::new()));
-                        return state
-                            .open
-                            .as_mut()
-                            .map_or(Found::Miss, |o| o.engine.await_prefix(key, req));
-                    }
-                }
-            }
-            None => None,
-        };
-        self.with(py, Found::Miss, |o| {
-            if let Some(order) = told {
-                o.engine.set_prefix(req, order);
-            }
-            o.engine.lookup(key, req)
-        })
+            orders.insert(req, Told::Awaited(Vec::new()));
+            return o.engine.await_prefix(key, req);
+        }
+        if let Some(told) = told {
+            o.engine.set_prefix(req, told);
+        }
+        o.engine.lookup(key, req)
+    }
+
+    /// Passes on the keys that `touch` has named since they were wanted.
+    fn tell_touched(&self, py: Python<'_>, req: RequestId) {
+        let mut state = self.lock(py);
+        let State { open, orders, .. } = &mut *state;
+        if let (Some(o), Some(Told::Awaited(keys))) = (open, orders.get_mut(&req))
+            && !keys.is_empty()
+        {
+            let keys = std::mem::take(keys);
+            orders.insert(req, Told::Known(keys.clone()));
+            o.engine.set_prefix(req, counted(keys));
+        }
     }
 
     /// The keys of a request as its context has them, each with where it ends: those that end blocks first, as vLLM tells

@@ -30,14 +30,22 @@ def _free_port() -> int:
 class Server:
     """One lifetime of ``vllm serve``."""
 
-    def __init__(self, env: str, log: Path, tiers: list[dict[str, Any]], *more: str, cpu_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        env: str,
+        log: Path,
+        tiers: list[dict[str, Any]],
+        *more: str,
+        cpu_bytes: int = 64 << 20,
+        spec: str = "KvweirOffloadingSpec",
+    ) -> None:
         self.port = _free_port()
         self.log = log
         stanza = {
             "kv_connector": "OffloadingConnector",
             "kv_role": "kv_both",
             "kv_connector_extra_config": {
-                "spec_name": "KvweirCpuOffloadingSpec",
+                "spec_name": spec,
                 "spec_module_path": "kvweir.vllm",
                 "cpu_bytes_to_use": cpu_bytes,
                 "secondary_tiers": tiers,

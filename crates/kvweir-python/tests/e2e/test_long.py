@@ -14,9 +14,9 @@ SLOTS, BLOCK_TOKENS, BLOCK_BYTES = 100, 32, 131072
 BLOCKS = [90, 102, 104, 200]
 PROMPTS = [(20 + n, n * BLOCK_TOKENS + 3) for n in BLOCKS]
 HITS = "vllm:external_prefix_cache_hits"
-
-
 TOGETHER = 2
+# the environment, and whose manager
+LIFETIMES = {"cpu": {}, "cpu33": {}, "cpu33-ours": {"spec": "KvweirOffloadingSpec"}}
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,14 @@ def served(work: Path) -> dict[str, list[Round]]:
     without = plain.rounds()
     assert cold.tokens == without[1].tokens
     assert cold.total("vllm:kvweir_stored_blocks") == sum(BLOCKS)
-    engines = {env: Engine(env, work, f"long-{env}", {**rounds, **short}) for env in ("cpu", "cpu33")}
-    return {"plain": without} | {env: engine.rounds() for env, engine in engines.items()}
+    engines = {
+        name: Engine(name.partition("-")[0], work, f"long-{name}", {**rounds, **short, **spec})
+        for name, spec in LIFETIMES.items()
+    }
+    return {"plain": without} | {name: engine.rounds() for name, engine in engines.items()}
 
 
-@pytest.mark.parametrize("env", ["cpu", "cpu33"])
+@pytest.mark.parametrize("env", LIFETIMES)
 def test_prompts_longer_than_the_primary_are_answered_as_without_a_tier(
     served: dict[str, list[Round]], env: str
 ) -> None:

@@ -1,6 +1,6 @@
 """Claims about ``vllm serve`` with eight clients over a bounded tier, watched from outside.
 
-30 seconds of load and one server; with KVWEIR_EXTENDED=1 five minutes, then two more servers: one that is killed in
+30 seconds of load and one server for each manager, ours and vLLM's; with KVWEIR_EXTENDED=1 five minutes, then two more servers: one that is killed in
 the middle of its work, as vLLM does on SIGTERM without ``--shutdown-timeout``, and one that starts after it.
 """
 
@@ -39,11 +39,13 @@ def tier_shutdown_s(log: Path) -> float | None:
     return float(found[1]) if found else None
 
 
-def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, work: Path) -> None:
-    root, empty = disk / "root", host.used(disk)
+@pytest.mark.parametrize("spec", ["KvweirOffloadingSpec", "KvweirCpuOffloadingSpec"])
+def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, work: Path, spec: str) -> None:
+    """Below our manager, and below vLLM's."""
+    root, empty = disk / spec, host.used(disk)
     tiers = [host.tier(root, max_bytes=BOUND)]
     with (
-        Server(ENV, work / "serve.log", tiers, "--shutdown-timeout", "10") as server,
+        Server(ENV, work / f"serve-{spec}.log", tiers, "--shutdown-timeout", "10", spec=spec) as server,
         Sampler(lambda: host.used(disk) - empty) as watched,
     ):
         with Load(server, CLIENTS, PROMPTS) as load:
@@ -78,7 +80,7 @@ def test_a_loaded_server_errs_never_keeps_the_bound_and_ends_fast(disk: Path, wo
         assert took < 2.0 + 10.0
     assert host.used(disk) - empty <= BOUND
     if EXTENDED:
-        killed_and_started_again(disk, root, empty, work)
+        killed_and_started_again(disk, root, empty, work, spec)
 
 
 def fill_queue(server: Server) -> None:
@@ -96,10 +98,10 @@ def fill_queue(server: Server) -> None:
     time.sleep(0.5)
 
 
-def killed_and_started_again(disk: Path, root: Path, empty: int, work: Path) -> None:
+def killed_and_started_again(disk: Path, root: Path, empty: int, work: Path, spec: str) -> None:
     """vLLM kills the engine on SIGTERM and never calls the tier."""
     tiers = [host.tier(root, max_bytes=BOUND)]
-    with Server(ENV, work / "killed.log", tiers) as server:
+    with Server(ENV, work / f"killed-{spec}.log", tiers, spec=spec) as server:
         with Load(server, CLIENTS, PROMPTS) as load:
             time.sleep(15)
             # in the middle of stores and loads
@@ -108,7 +110,7 @@ def killed_and_started_again(disk: Path, root: Path, empty: int, work: Path) -> 
         assert tier_shutdown_s(server.log) is None
     on_disk = sum(1 for _ in root.rglob("*.bin"))
     with (
-        Server(ENV, work / "again.log", tiers, "--shutdown-timeout", "10") as server,
+        Server(ENV, work / f"again-{spec}.log", tiers, "--shutdown-timeout", "10", spec=spec) as server,
         Sampler(lambda: host.used(disk) - empty) as watched,
     ):
         found = server.settled_metrics()

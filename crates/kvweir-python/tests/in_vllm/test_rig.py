@@ -21,17 +21,31 @@ STANZAS = {
     "unbounded": {"type": "KvweirFsTier", "module_path": "kvweir.vllm", "root_dir": "{tmp}"},
     "by-short-name": {"type": "kvweir_fs", "root_dir": "{tmp}", "max_bytes": "1GiB", "policy": "arc"},
 }
+# with our manager in the place of vLLM's: over our tier, and over one of vLLM's own
+MANAGED = {
+    "packed": STANZAS["packed"],
+    "stock": {"type": "fs", "root_dir": "{tmp}"},
+}
+
+
+@pytest.mark.parametrize("stanza", MANAGED)
+def test_the_rigs_scenarios_pass_under_our_manager(stanza: str) -> None:
+    scenarios(MANAGED[stanza], spec="kvweir.vllm:KvweirOffloadingSpec")
 
 
 @pytest.mark.parametrize("stanza", STANZAS)
 def test_the_rigs_scenarios_pass(stanza: str) -> None:
+    scenarios(STANZAS[stanza])
+
+
+def scenarios(stanza: dict[str, str], spec: str | None = None) -> None:
     pytest.importorskip("vllm")
     if missing := rig_missing():
         pytest.skip(missing)
-    env = dict(os.environ, KV_TIER=json.dumps(STANZAS[stanza]))
+    env = dict(os.environ, KV_TIER=json.dumps(stanza), **({"KV_SPEC": spec} if spec else {}))
     # as the rig's own `env.sh` does
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(RIG), str(RIG / "tiers"), env.get("PYTHONPATH")]))
-    if stanza == "by-short-name":
+    if "module_path" not in stanza and stanza["type"] == "kvweir_fs":
         # the entry point is loaded by vLLM's plug-in loader, which the rig does not start
         env["PYTHONSTARTUP"] = ""
         code = "from vllm.plugins import load_general_plugins as load; load(); import pytest, sys; sys.exit(pytest.main())"
