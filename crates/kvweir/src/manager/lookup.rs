@@ -22,6 +22,14 @@ impl Manager {
     fn find(&mut self, key: &Key, req: RequestId, may_ask: bool) -> Option<Found> {
         self.poll_once();
         self.note_pass(key, req);
+        let answer = self.seek(key, req, may_ask);
+        if let Some(p) = &mut self.pass {
+            p.found += u64::from(!matches!(answer, Some(Found::Miss) | None));
+        }
+        answer
+    }
+
+    fn seek(&mut self, key: &Key, req: RequestId, may_ask: bool) -> Option<Found> {
         if let Some(answer) = self.by_stage(key, req) {
             return Some(answer);
         }

@@ -48,11 +48,27 @@ impl Manager {
             && (p.req, p.step) == (req, self.step)
         {
             if p.group != group {
-                p.group = group;
+                p.fewest = p.fewest.min(p.found);
+                (p.group, p.found, p.is_put_off) = (group, 0, false);
                 p.head = key.clone();
-                p.is_put_off = false;
+                if self.groups.reach(group) == Reach::Unknown {
+                    let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
+                    let begin = |key| {
+                        prefix
+                            .and_then(|x| x.place(key, &self.groups))
+                            .map(|(_, begin)| begin)
+                    };
+                    match (begin(&p.first), begin(key)) {
+                        // a search from the back would have begun at the second block or behind it
+                        (Some(first), Some(here)) if first == here && p.fewest > 1 => {
+                            self.groups.saw(group, Reach::Whole);
+                        }
+                        (Some(first), Some(here)) if first != here => self.groups.saw(group, Reach::Backward),
+                        _ => {}
+                    }
+                }
             } else if p.head == *key {
-                p.is_put_off = false;
+                (p.found, p.is_put_off) = (0, false);
             } else if self.groups.reach(group) == Reach::Unknown {
                 let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
                 match prefix.and_then(|x| x.is_before(&p.head, key)) {
@@ -75,6 +91,8 @@ impl Manager {
             head: key.clone(),
             first: key.clone(),
             is_put_off: false,
+            found: 0,
+            fewest: u64::MAX,
             hits: 0,
             counted: self.requests.get(&req).map_or(0, |r| r.hits_counted),
         });
@@ -175,8 +193,9 @@ impl Manager {
     pub(super) fn by_plan(&mut self, key: &Key, req: RequestId) -> Option<Found> {
         let r = self.requests.get(&req)?;
         let prefix = r.prefix.as_ref()?;
+        let (can_plan, is_certain) = self.groups.can_plan(prefix);
         // one that is no whole block of the prefix comes up by itself
-        if !self.groups.know(prefix) || !prefix.has(key) {
+        if !can_plan || !prefix.has(key) {
             return None;
         }
         if let Stage::There(planned) = &r.stage {
@@ -195,6 +214,15 @@ impl Manager {
         self.make_plan(req);
         if let Some(put_off) = self.after_plan(key, req) {
             return Some(put_off);
+        }
+        if !is_certain
+            && self
+                .requests
+                .get(&req)
+                .is_some_and(|r| matches!(r.stage, Stage::Open))
+        {
+            // what was taken for a gap may lie before a window
+            return None;
         }
         Some(match self.primary.lookup(key) {
             SlotState::Ready => Found::Hit,

@@ -26,10 +26,6 @@ impl Reach {
             Self::Whole | Self::Unknown | Self::Backward => None,
         }
     }
-
-    fn is_known(self) -> bool {
-        matches!(self, Self::Whole | Self::Window(_))
-    }
 }
 
 /// The KV-cache groups of an engine: how a key tells its group, and how much of a prefix each needs.
@@ -62,8 +58,8 @@ impl Groups {
         }
     }
 
-    /// For an engine that does not tell windows: a group is taken for one of attention over all once it was seen to be
-    /// searched from the front. Before, and where a group of a request is searched from the back, nothing is planned.
+    /// For an engine that does not tell windows: a group is taken for one of attention over all until it was seen to be
+    /// searched from the back. For a request with such a group nothing is planned.
     pub fn watched(of: fn(&Key) -> u32) -> Self {
         Self {
             of,
@@ -91,9 +87,11 @@ impl Groups {
         }
     }
 
-    /// Whether it is known of all groups of `prefix` how they are searched.
-    pub(super) fn know(&self, prefix: &Prefix) -> bool {
-        prefix.groups.iter().all(|g| self.reach(g.group).is_known())
+    /// Whether what a request with `prefix` needs can be told: not where a window of unknown length matters. Whether it
+    /// is certain, too: a group of which nothing is known counts as a whole.
+    pub(super) fn can_plan(&self, prefix: &Prefix) -> (bool, bool) {
+        let has = |reach| prefix.groups.iter().any(|g| self.reach(g.group) == reach);
+        (!has(Reach::Backward), !has(Reach::Unknown))
     }
 }
 

@@ -76,6 +76,9 @@ pub(super) struct Pass {
     pub(super) first: Key,
     /// The request was put off in this pass over the group.
     pub(super) is_put_off: bool,
+    /// Answers other than "miss" in this pass over the group, and the fewest in those over the groups before it.
+    pub(super) found: u64,
+    pub(super) fewest: u64,
     /// Blocks answered readable, and how many of such answers were counted in earlier passes.
     pub(super) hits: u64,
     pub(super) counted: u64,
