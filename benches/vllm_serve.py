@@ -14,19 +14,21 @@ Subjects, in turns within each round, a server of its own for each:
 On CPU vLLM's manager needs KvweirCpuOffloadingSpec, which adds the copies and nothing else. Each server is asked:
 
     latency  Six prompts are computed; the accelerator holds one of them, the primary two. Then four streams decode:
-             alone for a while (quiet), and while the six prompts come again from disk, twice each (beside). Told are
-             the times between two tokens of a stream, beside being those that overlap with the time from a prompt's
-             arrival to its first token; and the time to that token (TTFT), cold and warm.
+             alone for a while (quiet), and while the six prompts come again from disk, twice each (beside), the first
+             time asked again at once, when the accelerator has it (held: what the server itself costs). Told are times
+             between two tokens of a stream, beside and held being those that overlap with the time from a prompt's
+             arrival to its first token; and the time to that token (TTFT).
     load     Eight clients ask prompts of 2,048 tokens, chosen at random of a working set four times the primary, each
              after its last answer; a first pass has computed them all.
 
 A quarter of a minute to a minute goes by until a server is up. Answers are compared with the first of the same prompt.
-Client and server share the machine's processors.
+The model computes on one processor, the first, so that front end and client get another (VLLM_CPU_OMP_THREADS_BIND
+names others): two are needed, with nothing else on them.
 """
 
 import argparse
+import functools
 import http.client
-import itertools
 import json
 import os
 import random
@@ -40,7 +42,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,12 @@ SUBJECTS = ("stock", "tier", "ours")
 PARTS = ("latency", "load")
 # of the tiny model
 TOKEN_BYTES, BLOCK_TOKENS = 4096, 32
-LONG, STREAMS, STREAM_TOKENS = 6, 4, 400
+LONG = 6
+# contexts long enough that a step takes the model longer than the front end and the client need to hand on its tokens
+STREAMS, STREAM_CONTEXT, STREAM_TOKENS = 4, 4096, 8192
 CLIENTS, CLIENT_TOKENS = 8, 2048
+# what a stream may have come to
+STREAM_ROOM = 9216
 # a working set of so many primaries
 TIMES = 4
 # lets stores reach the disk
@@ -74,8 +80,8 @@ class Streamed:
     """An answer token by token."""
 
     asked: float
-    times: list[float] = field(default_factory=list)
-    text: str = ""
+    times: list[float]
+    text: str
 
     @property
     def first(self) -> float:
@@ -83,28 +89,37 @@ class Streamed:
         return self.times[0] - self.asked
 
 
-def stream(server: Server, seed: int, length: int, tokens: int, end: threading.Event | None = None) -> Streamed:
-    """Asks for a greedy answer; hangs up when told to."""
-    body = {"model": "tiny", "prompt": prompt(seed, length), "max_tokens": tokens, "temperature": 0}
-    text = json.dumps({**body, "ignore_eos": True, "stream": True})
+@functools.cache
+def body(seed: int, length: int, tokens: int) -> str:
+    """A request for a greedy answer."""
+    wanted = {"model": "tiny", "prompt": prompt(seed, length), "max_tokens": tokens, "temperature": 0}
+    return json.dumps({**wanted, "ignore_eos": True, "stream": True})
+
+
+def tokens_of(server: Server, seed: int, length: int, tokens: int) -> Iterator[tuple[float, str]]:
+    """Asks; when each token came, and its text. Who no longer listens has hung up."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=ANSWER_S)
     try:
-        out = Streamed(time.monotonic())
+        text = body(seed, length, tokens)
         connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         if answer.status != 200:
             raise RuntimeError(f"status {answer.status}: {answer.read()[:500]!r}")
         for line in answer:
             if line.startswith(b"data: {"):
-                out.times.append(time.monotonic())
-                out.text += json.loads(line[6:])["choices"][0]["text"]
-            if end is not None and end.is_set():
-                break
-        if not out.times:
-            raise RuntimeError(f"no token came: see {server.log}")
-        return out
+                yield time.monotonic(), json.loads(line[6:])["choices"][0]["text"]
     finally:
         connection.close()
+
+
+def stream(server: Server, seed: int, length: int, tokens: int) -> Streamed:
+    """The whole answer."""
+    body(seed, length, tokens)
+    asked = time.monotonic()
+    all_ = list(tokens_of(server, seed, length, tokens))
+    if not all_:
+        raise RuntimeError(f"no token came: see {server.log}")
+    return Streamed(asked, [at for at, _ in all_], "".join(text for _, text in all_))
 
 
 @contextmanager
@@ -147,37 +162,46 @@ def latency(server: Server, tokens: int, seconds: float) -> dict[str, float]:
     first = [stream(server, LONG_SEED + i, tokens, 4) for i in range(LONG)]
     time.sleep(SETTLE_S)
     gaps: list[tuple[float, float]] = []
-    end, again = threading.Event(), []
+    began = [threading.Event() for _ in range(STREAMS)]
+    end = threading.Event()
 
     def decode(n: int) -> None:
-        for seed in itertools.count(STREAM_SEED + n * 100):
+        last = 0.0
+        for at, _ in tokens_of(server, STREAM_SEED + n, STREAM_CONTEXT, STREAM_TOKENS):
+            if began[n].is_set():
+                gaps.append((last, at))
+            last = at
+            began[n].set()
             if end.is_set():
                 return
-            times = stream(server, seed, 64, STREAM_TOKENS, end).times
-            gaps.extend(zip(times, times[1:]))
+        raise RuntimeError(f"a stream ended before it was told to: fewer than {STREAM_TOKENS} tokens are wanted")
 
-    before = server.metrics().get(EXTERNAL, 0.0)
+    again: list[tuple[int, Streamed]] = []
+    held: list[tuple[int, Streamed]] = []
     with threads(decode, STREAMS, end):
-        # the streams' own prompts and the first steps count for neither
-        time.sleep(2)
-        began = time.monotonic()
+        for event in began:
+            event.wait(ANSWER_S)
+        before = server.metrics().get(EXTERNAL, 0.0)
+        since = time.monotonic()
         time.sleep(seconds)
         over = time.monotonic()
-        for i in [*range(LONG)] * 2:
-            again.append((i, stream(server, LONG_SEED + i, tokens, 4)))
+        for n, answers in enumerate([again, held] * LONG + [again] * LONG):
+            i = n // 2 if n < 2 * LONG else n - 2 * LONG
+            answers.append((i, stream(server, LONG_SEED + i, tokens, 4)))
             time.sleep(PAUSE_S)
     hit = server.metrics().get(EXTERNAL, 0.0) - before
-    windows = [(s.asked, s.times[0]) for _, s in again]
-    quiet = [b - a for a, b in gaps if a >= began and b <= over]
-    beside = [b - a for a, b in gaps if any(a < till and b > since for since, till in windows)]
-    warm = [s.first for _, s in again]
-    out = spread("quiet", quiet) | spread("beside", beside)
+    out = spread("quiet", [b - a for a, b in gaps if a >= since and b <= over])
+    for name, answers in ("beside", again), ("held", held):
+        windows = [(s.asked, s.times[0]) for _, s in answers]
+        out |= spread(name, [b - a for a, b in gaps if any(a < till and b > since for since, till in windows)])
     out["beside/quiet p99"] = out["beside p99 ms"] / out["quiet p99 ms"]
+    warm = [s.first for _, s in again]
     out |= {"TTFT cold ms": statistics.median(s.first for s in first) * 1e3}
     out |= {"TTFT warm ms": statistics.median(warm) * 1e3, "TTFT warm p90 ms": quantile(warm, 0.9) * 1e3}
     return out | {
+        "TTFT held ms": statistics.median(s.first for _, s in held) * 1e3,
         "tokens hit %": 100 * hit / (2 * LONG * tokens),
-        "other answers": sum(s.text != first[i].text for i, s in again),
+        "other answers": sum(s.text != first[i].text for i, s in again + held),
     }
 
 
@@ -224,9 +248,9 @@ def arguments_of(who: str, root: Path, tokens: int, primary: int) -> list[str]:
             "secondary_tiers": tiers,
         },
     }
-    most = tokens + 512
-    # room for one long prompt and the streams, or for the clients
-    blocks = max(640, most // BLOCK_TOKENS + 128)
+    most = max(tokens + 512, STREAM_CONTEXT + STREAM_TOKENS)
+    # room for one long prompt and the streams
+    blocks = (tokens + STREAMS * STREAM_ROOM) // BLOCK_TOKENS
     out = ["--kv-transfer-config", json.dumps(stanza), "--max-model-len", str(most)]
     out += ["--hf-overrides", json.dumps({"max_position_embeddings": most})]
     return [*out, "--max-num-batched-tokens", "2048", "--num-gpu-blocks-override", str(blocks)]
@@ -289,6 +313,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     subjects, todo = some(chosen.subjects, SUBJECTS, "subjects"), some(chosen.parts, PARTS, "parts")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
     # two long prompts
     primary = 2 * (chosen.tokens + 384) * TOKEN_BYTES
     found: dict[str, list[dict[str, float]]] = {s: [] for s in subjects}
