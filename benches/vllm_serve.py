@@ -23,7 +23,8 @@ On CPU vLLM's manager needs KvweirCpuOffloadingSpec, which adds the copies and n
 
 A quarter of a minute to a minute goes by until a server is up. Answers are compared with the first of the same prompt.
 The model computes on one processor, the first, so that front end and client get another (VLLM_CPU_OMP_THREADS_BIND
-names others): two are needed, with nothing else on them.
+names others): two are needed, with nothing else on them. Where TCP paces (bbr) it runs in a network of its own, which
+takes the right to make one.
 """
 
 import argparse
@@ -72,6 +73,8 @@ PAUSE_S = 0.3
 GONE_S = 0.5
 # seeds of the prompts
 LONG_SEED, STREAM_SEED, LOAD_SEED = 1000, 2000, 5000
+CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
+OWN_NETWORK = "KVWEIR_OWN_NETWORK"
 EXTERNAL = "vllm:external_prefix_cache_hits_total"
 
 
@@ -299,6 +302,20 @@ def some(names: str, of: tuple[str, ...], what: str) -> list[str]:
     return out
 
 
+def own_network() -> None:
+    """Starts again in a network of its own, where TCP does not pace.
+
+    With bbr, the default here and there, tokens of a stream wait on loopback for seconds and then come all at once.
+    """
+    if OWN_NETWORK in os.environ or Path(CONGESTION).read_text().strip() != "bbr":
+        return
+    prepare = f'ip link set lo up && echo reno >{CONGESTION} && exec "$@"'
+    # nothing but loopback is there: vLLM would look for an address of the machine
+    environment = {**os.environ, OWN_NETWORK: "1", "VLLM_HOST_IP": "127.0.0.1"}
+    command = ["unshare", "--net", "sh", "-c", prepare, "sh", sys.executable, *sys.argv]
+    os.execvpe(command[0], command, environment)
+
+
 def main() -> None:
     """Runs the rounds and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -313,6 +330,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     subjects, todo = some(chosen.subjects, SUBJECTS, "subjects"), some(chosen.parts, PARTS, "parts")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    own_network()
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
     # two long prompts
     primary = 2 * (chosen.tokens + 384) * TOKEN_BYTES
