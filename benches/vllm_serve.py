@@ -305,7 +305,8 @@ def some(names: str, of: tuple[str, ...], what: str) -> list[str]:
 def own_network() -> None:
     """Starts again in a network of its own, where TCP does not pace.
 
-    With bbr, the default here and there, tokens of a stream wait on loopback for seconds and then come all at once.
+    With bbr, the default here and there, single streams were seen to stand for up to 12 s on loopback and then to get
+    their tokens all at once, beside others that were served; without it for 2 s at most, on a machine with other work.
     """
     if OWN_NETWORK in os.environ or Path(CONGESTION).read_text().strip() != "bbr":
         return
