@@ -269,10 +269,12 @@ def serving(env: str, who: str, place: Path, tokens: int, primary: int) -> Itera
         try:
             # what the server has to say is not part of the table
             with redirect_stdout(sys.stderr), server:
-                yield server
-                # so that it takes its own shared memory with it
-                with suppress(subprocess.TimeoutExpired):
-                    server.terminate()
+                try:
+                    yield server
+                finally:
+                    # so that it takes its own shared memory with it
+                    with suppress(subprocess.TimeoutExpired):
+                        server.terminate()
         finally:
             # also one that never came up
             host.stop(server.process)
