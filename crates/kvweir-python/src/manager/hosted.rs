@@ -2,6 +2,7 @@
 //! and counts as a miss or a failed job: nothing of it reaches the scheduler.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -24,6 +25,32 @@ use pyo3::{
 };
 
 use super::state::{Contexts, Words};
+
+thread_local! {
+    /// A tier is being called by a manager on this thread, which holds its lock.
+    static CALLED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// For as long as a tier is called.
+struct Called;
+
+impl Called {
+    fn new() -> Self {
+        CALLED.with(|n| n.set(n.get() + 1));
+        Self
+    }
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        CALLED.with(|n| n.set(n.get().saturating_sub(1)));
+    }
+}
+
+/// Whether this thread is in a call that a manager makes of a tier: a call back would wait for the manager for ever.
+pub(super) fn is_called() -> bool {
+    CALLED.with(Cell::get) > 0
+}
 
 /// Says in the log that something of Python raised.
 pub(super) fn tell(py: Python<'_>, what: &str, e: &PyErr) {
@@ -160,13 +187,16 @@ impl HostedTier {
         if self.contexts.is_over() {
             return None;
         }
-        Python::attach(|py| match f(self.tier.bind(py)) {
+        let called = Called::new();
+        let answer = Python::attach(|py| match f(self.tier.bind(py)) {
             Ok(answer) => Some(answer),
             Err(e) => {
                 self.told(py, what, &e);
                 None
             }
-        })
+        });
+        drop(called);
+        answer
     }
 
     /// Says that it raised, once in a while.

@@ -172,12 +172,9 @@ impl Manager {
         let py = keys.py();
         let req = self.asking(context);
         let keys = keys_of(keys)?;
-        let slots = self.with(py, Err(closed("load")), |o| {
-            let slots = o.engine.prepare_load(&keys)?;
-            if let Some(req) = req {
-                o.engine.let_go(req);
-            }
-            Ok(slots)
+        let slots = self.with(py, Err(closed("load")), |o| match req {
+            Some(req) => o.engine.prepare_load_of(&keys, req),
+            None => o.engine.prepare_load(&keys),
         });
         self.words.place(py, &slots.map_err(raise)?)
     }
@@ -362,6 +359,12 @@ impl Manager {
         out
     }
 
+    /// Blocks that were to come into the primary since the last call and did not.
+    fn take_lost<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let lost = self.with(py, Vec::new(), |o| o.engine.take_lost());
+        lost.iter().map(|key| PyBytes::new(py, key.as_bytes())).collect()
+    }
+
     /// Ends all tiers and lets go of the memory. Further calls find nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.home.is_elsewhere() {
@@ -408,8 +411,9 @@ impl Manager {
             orders.insert(req, Told::Awaited(Vec::new()));
             return o.engine.await_prefix(key, req);
         }
-        if let Some(told) = told {
-            o.engine.set_prefix(req, told);
+        match told {
+            Some(told) => o.engine.set_prefix(req, told),
+            None => o.engine.set_no_prefix(req),
         }
         o.engine.lookup(key, req)
     }

@@ -19,7 +19,7 @@ use pyo3::{
     types::{PyByteArray, PyDict, PyString},
 };
 
-use super::hosted::HostedJobs;
+use super::hosted::{HostedJobs, is_called};
 use crate::{buffer::View, tier::state::request};
 
 /// A manager that was not shut down.
@@ -159,9 +159,14 @@ impl Manager {
         }
     }
 
+    /// In a child of the process that opened it, and in calls that it makes of a tier, which may not call it.
+    fn is_out_of_reach(&self) -> bool {
+        self.home.is_elsewhere() || is_called()
+    }
+
     /// What `f` says of an open manager, else `closed`; also in a child of the process that opened it.
     pub(super) fn with<R>(&self, py: Python<'_>, closed: R, f: impl FnOnce(&mut Open) -> R) -> R {
-        if self.home.is_elsewhere() {
+        if self.is_out_of_reach() {
             return closed;
         }
         match &mut self.lock(py).open {
@@ -173,7 +178,7 @@ impl Manager {
     /// The request that `context.req_id` names; none where it names none.
     pub(super) fn asking(&self, context: &Bound<'_, PyAny>) -> Option<RequestId> {
         let py = context.py();
-        if self.home.is_elsewhere() {
+        if self.is_out_of_reach() {
             return None;
         }
         if let Some((known, req)) = &self.lock(py).asking

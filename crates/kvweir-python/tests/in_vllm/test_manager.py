@@ -87,8 +87,13 @@ def loaded(d: Driver) -> int:
 
 
 def plans(d: Driver) -> bool:
-    """Whether it can plan: before 0.33 vLLM tells no windows, and several groups come up block by block."""
-    return FLUSHES or d.shape.groups == 1
+    """Whether it can plan: before 0.33 vLLM tells no windows, and a request with one comes up block by block."""
+    return FLUSHES or all(w is None for w in d.shape.windows)
+
+
+def most_slots_of(d: Driver, hits: int) -> int:
+    """Slots that may be filled for a hit: a group that was not told of and not seen yet counts as a whole."""
+    return slots_of(d, hits) if plans(d) else hits * d.shape.groups
 
 
 def slots_of(d: Driver, hits: int) -> int:
@@ -107,7 +112,8 @@ def test_what_was_stored_is_hit_in_the_primary_and_below(tier, shape):
         assert loaded(d) == 0, "the primary had it"
         d.forget()
         asked = d.ask(keys)
-        assert (asked.hits, loaded(d)) == (40, slots_of(d, 40))
+        assert asked.hits == 40
+        assert slots_of(d, 40) <= loaded(d) <= most_slots_of(d, 40)
         if tier["type"] == "MemoryTier":
             assert asked.waited == 1 + LATE_ORDER
     with drive(tier, slots=200, **shape) as d:
@@ -122,7 +128,7 @@ def test_a_prefix_half_in_the_primary_and_half_below_is_one_hit(tier, shape, her
         d.forget()
         assert d.ask(keys[:here]).hits == here
         assert d.ask(keys).hits == 40
-        assert loaded(d) <= slots_of(d, 40) + slots_of(d, here)
+        assert loaded(d) <= most_slots_of(d, 40) + most_slots_of(d, here)
 
 
 def test_a_prefix_longer_than_the_primary_is_hit_as_far_as_it_fits_again_and_again(tier, shape):
@@ -429,7 +435,9 @@ def test_what_one_tier_lacks_another_brings(tmp_path, shape):
     with drive(one, two, slots=300, **shape) as d:
         assert d.ask(keys).hits == 40
         n = d.manager.numbers()["tiers"]
-        if d.shape.windows == (None, 4):
+        if not plans(d):
+            assert n[0]["loaded_blocks"] >= 25
+        elif d.shape.windows == (None, 4):
             assert [t["loaded_blocks"] for t in n] == [25, 15 + 4]
         else:
             assert [t["loaded_blocks"] for t in n] == [25 * d.shape.groups, 15 * d.shape.groups]

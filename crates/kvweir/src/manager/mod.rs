@@ -49,7 +49,7 @@ use crate::{
     metrics::{TierStats, distinct},
     pressure::{Gate, GateStats},
     primary::{Prepared, Primary, SlotState},
-    tier::{Direction, JobId, Report, RequestId, Tier},
+    tier::{Direction, JobId, Lookup, Report, RequestId, Tier},
 };
 
 /// How long a request waits for a tier that is finding out whether it has a block.
@@ -113,6 +113,8 @@ pub struct Manager {
     next_job: u64,
     polled: bool,
     held: bool,
+    /// What a tier has answered a request that was then asked for its prefix.
+    answered: Option<(RequestId, Key, usize, Lookup)>,
     clock: Arc<dyn Clock>,
     stats: ManagerStats,
     reports: Vec<Report>,
@@ -142,6 +144,7 @@ impl Manager {
             next_job: 0,
             polled: false,
             held: false,
+            answered: None,
             clock: SystemClock::shared(),
             stats: ManagerStats::default(),
             reports: Vec::new(),
@@ -208,6 +211,20 @@ impl Manager {
         self.primary.prepare_load(keys)
     }
 
+    /// As [`prepare_load`](Self::prepare_load), for `req`: its blocks count as used, and nothing else is held for it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_load_of(&mut self, keys: &[Key], req: RequestId) -> Result<Vec<SlotId>> {
+        let slots = self.primary.prepare_load(keys)?;
+        self.primary.touch(keys, req);
+        if let Some(r) = self.requests.get_mut(&req) {
+            r.used = keys.to_vec();
+        }
+        self.let_go(req);
+        Ok(slots)
+    }
+
     /// The copy of `keys` to the accelerator is over.
     pub fn complete_load(&mut self, keys: &[Key]) {
         self.primary.complete_load(keys);
@@ -237,6 +254,10 @@ impl Manager {
             && !prepared.to_store.is_empty()
         {
             r.pending_stores += 1;
+            // what comes before the new blocks is worth more than they are
+            self.primary.touch(&r.used, req);
+            r.used
+                .extend(prepared.to_store.iter().map(|(key, _)| key.clone()));
         }
         self.cascade_present(keys, &prepared, req);
         Some(prepared)
@@ -365,6 +386,11 @@ impl Manager {
     /// Appends the residency changes of the primary tier alone since the last call.
     pub fn take_primary_events(&mut self, events: &mut Vec<Event>) {
         self.primary.take_events(events);
+    }
+
+    /// Takes the blocks that were to come into the primary tier and did not; see [`Primary::take_lost`].
+    pub fn take_lost(&mut self) -> Vec<Key> {
+        self.primary.take_lost()
     }
 
     /// Takes in the jobs of one tier that ended.

@@ -32,6 +32,11 @@ impl Manager {
         self.requests.entry(req).or_default().prefix = Some(Arc::new(prefix));
     }
 
+    /// The keys of `req` are not to be had: its blocks are promoted one by one.
+    pub fn set_no_prefix(&mut self, req: RequestId) {
+        self.requests.entry(req).or_default().has_no_prefix = true;
+    }
+
     /// Puts `req`, which is being asked for `key`, off until the next step: its keys will have been told by then. If they
     /// are not, its blocks are promoted one by one.
     pub fn await_prefix(&mut self, key: &Key, req: RequestId) -> Found {

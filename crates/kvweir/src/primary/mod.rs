@@ -86,7 +86,12 @@ pub struct Primary {
     held: u64,
     turns: u64,
     victims: Vec<Id>,
+    /// Blocks that were to come and did not, where events are recorded.
+    lost: Vec<Key>,
 }
+
+/// Lost blocks kept until they are taken.
+const MAX_LOST: usize = 1 << 16;
 
 impl Primary {
     /// An empty tier over `region`; with `events`, residency changes are recorded.
@@ -109,6 +114,7 @@ impl Primary {
             held: 0,
             turns: 0,
             victims: Vec::new(),
+            lost: Vec::new(),
             region,
         }
     }
@@ -226,7 +232,12 @@ impl Primary {
     fn settle(&mut self, id: SlotId, success: bool) {
         if !success {
             self.policy.remove(id);
-            self.forget(id);
+            if let Some(key) = self.forget(id)
+                && self.events.enabled()
+                && self.lost.len() < MAX_LOST
+            {
+                self.lost.push(key);
+            }
             self.free.push(id);
             return;
         }
@@ -335,6 +346,14 @@ impl Primary {
     /// Appends the residency changes since the last call.
     pub fn take_events(&mut self, events: &mut Vec<Event>) {
         self.events.take(events);
+    }
+
+    /// Takes the blocks that were announced as coming (written, or brought up), never came, and are not here now. Only
+    /// where events are recorded: there is no event of them, since they were never readable.
+    pub fn take_lost(&mut self) -> Vec<Key> {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.retain(|key| self.state(key) == SlotState::Absent);
+        lost
     }
 
     /// Counters.

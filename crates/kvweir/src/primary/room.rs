@@ -104,12 +104,14 @@ impl Primary {
         for key in &out.evicted {
             self.events.removed(key);
         }
+        // blocks that follow each other get rows that do, where these are free
+        let mut claimed = claimed.into_iter();
         for (key, fp) in missing {
             if self.find(key, fp).is_some() {
                 // given twice
                 continue;
             }
-            let Some(id) = claimed.pop() else { break };
+            let Some(id) = claimed.next() else { break };
             if let Some(s) = self.slots.get_mut(id as usize) {
                 self.turns += 1;
                 self.writing += 1;
@@ -129,7 +131,7 @@ impl Primary {
             self.table.insert_unique(fp.hash64(), id, rehash);
             out.to_store.push((key.clone(), id));
         }
-        self.free.append(&mut claimed);
+        self.free.extend(claimed.rev());
         // leaf first: the head of the prefix becomes the most recent
         for (_, id) in out.to_store.iter().rev() {
             let fp = self.slots.get(*id as usize).map_or(Fingerprint(0), |s| s.fp);

@@ -52,6 +52,7 @@ HAS = {
     "locality": hasattr(_base, "Locality"),  # 0.31
     "stats": hasattr(SecondaryTierManager, "get_stats"),
     "manager_lock": hasattr(_base.OffloadingManager, "lock"),  # 0.33
+    "metadata_events": "metadata_only" in _fields(OffloadingEvent),
     "reset_flushed": hasattr(_base.OffloadingManager, "on_reset_flushed"),  # 0.33
 }
 # where a context has its request's keys, if it does

@@ -165,6 +165,8 @@ class KvweirManager(Manager):
         if self._events_on:
             for removed, keys in self.take_primary_events():
                 yield compat.event(keys=keys, medium=compat.Medium.CPU, removed=removed)
+            if (lost := self.take_lost()) and compat.HAS["metadata_events"]:
+                yield compat.event(keys=lost, medium=compat.Medium.CPU, removed=True, metadata_only=True)
         for tier in self.secondary_tiers:
             yield from self._call(tier, "take_events") or ()
 
@@ -198,9 +200,19 @@ class KvweirManager(Manager):
         self._tier_poll_stop.set()
         if thread is not None:
             thread.join(timeout=_JOIN_S)
-            if thread.is_alive() and not self._lock.acquire(timeout=_JOIN_S):
-                raise RuntimeError("the polling thread does not end; shutdown() must be called without holding the lock")
+            if thread.is_alive():
+                # it may be in a tier: that is not ended under it
+                if not self._lock.acquire(timeout=_JOIN_S):
+                    text = "the polling thread does not end; shutdown() must be called without holding the lock"
+                    raise RuntimeError(text)
+                try:
+                    return self._end()
+                finally:
+                    self._lock.release()
             self._tier_poll_thread = None
+        self._end()
+
+    def _end(self) -> None:
         self._closed = True
         failed: Exception | None = None
         for _, tier in self._foreign:

@@ -669,3 +669,69 @@ fn a_group_that_turns_out_to_have_a_window_is_promoted_block_by_block() {
         p.w.drop_primary();
     }
 }
+
+/// A later batch is deeper: evicted head first, what is left of a prompt is of no use.
+#[test]
+fn of_a_request_that_runs_the_end_goes_first_whatever_batches_it_was_stored_in() {
+    let mut p = Planned::new(16, vec![], vec![]);
+    let ks = prompt(0, 12);
+    let r = p.begin(1, &ks);
+    for batch in ks[0].chunks(4) {
+        p.w.store(r, batch);
+    }
+    let other = p.begin(2, &prompt(100, 10));
+    let evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
+    assert_eq!(evicted, ks[0][6..].iter().rev().cloned().collect::<Vec<_>>());
+    let mut p = Planned::new(16, vec![], vec![]);
+    let r = p.begin(1, &ks);
+    p.w.store(r, &ks[0][..6]);
+    p.w.m.on_request_finished(r, &[]);
+    let again = p.begin(2, &ks);
+    p.w.m.prepare_load_of(&ks[0][..6], again).unwrap();
+    p.w.m.complete_load(&ks[0][..6]);
+    p.w.store(again, &ks[0][6..]);
+    let evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
+    assert_eq!(evicted, ks[0][6..].iter().rev().cloned().collect::<Vec<_>>());
+}
+
+#[test]
+fn blocks_that_follow_each_other_get_rows_that_do() {
+    let mut p = Planned::new(16, vec![], vec![]);
+    let ks = prompt(0, 8);
+    let r = p.begin(1, &ks);
+    let rows: Vec<SlotId> =
+        p.w.m
+            .prepare_store(&ks[0], r)
+            .unwrap()
+            .to_store
+            .iter()
+            .map(|&(_, s)| s)
+            .collect();
+    assert_eq!(rows, (0..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_block_that_was_to_come_and_did_not_is_told_once_unless_it_came_after_all() {
+    let mut p = Planned::new(16, vec![], vec![]);
+    let ks = prompt(0, 4);
+    let r = p.begin(1, &ks);
+    p.w.m.prepare_store(&ks[0], r);
+    p.w.m.complete_store(&ks[0], r, false);
+    p.w.store(r, &ks[0][..1]);
+    assert_eq!(p.w.m.take_lost(), ks[0][1..]);
+    assert_eq!(p.w.m.take_lost(), []);
+}
+
+#[test]
+fn a_tier_is_asked_once_for_a_block_whose_prefix_is_not_to_be_had() {
+    let mut p = Planned::new(16, vec![tier(255)], vec![]);
+    let ks = prompt(0, 3);
+    p.on_disk(1, &ks);
+    let r = p.w.begin(2);
+    let before = p.w.tiers[0].stats().lookup_hits;
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][0], r), None);
+    p.w.m.set_no_prefix(r);
+    assert_eq!(p.w.m.lookup(&ks[0][0], r), Found::HitPending);
+    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::HitPending));
+    assert_eq!(p.w.tiers[0].stats().lookup_hits - before, 2);
+}
