@@ -7,7 +7,6 @@ counts on ``drain_jobs`` finishing queued loads, which it may cancel) and the sy
 ``test_tiering_offloading.py`` (see ``doubles.py``).
 """
 
-import json
 import os
 import time
 from typing import Any
@@ -70,32 +69,3 @@ def lookup_and_wait(tier: Any, keys: list[Any], ctx: Any = None, timeout: float 
         if LookupResult.RETRY not in answers or time.monotonic() > end:
             return answers
         time.sleep(0.002)
-
-
-class Outcomes:
-    """Collects how each test ended."""
-
-    def __init__(self) -> None:
-        self.ended: dict[str, list[str]] = {}
-
-    def add(self, report: pytest.TestReport) -> None:
-        """A phase of a test; the worst counts."""
-        name = report.nodeid.rpartition("tiering/")[2]
-        text = "" if report.passed else str(report.longrepr)[-1500:]
-        known = self.ended.get(name)
-        if known is None or report.outcome != "passed":
-            self.ended[name] = [report.outcome, text]
-
-
-_outcomes = Outcomes()
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes a test's end."""
-    _outcomes.add(report)
-
-
-def pytest_sessionfinish() -> None:
-    """Writes the outcomes where the runner wants them."""
-    with open(os.environ["KVWEIR_UPSTREAM_OUT"], "w") as f:
-        json.dump(_outcomes.ended, f)
