@@ -171,9 +171,10 @@ impl Manager {
     fn prepare_load(&self, keys: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = keys.py();
         let req = self.asking(context);
+        let ends = self.ends(keys, context);
         let keys = keys_of(keys)?;
         let slots = self.with(py, Err(closed("load")), |o| match req {
-            Some(req) => o.engine.prepare_load_of(&keys, req),
+            Some(req) => o.engine.prepare_load_of(&keys, &ends, req),
             None => o.engine.prepare_load(&keys),
         });
         self.words.place(py, &slots.map_err(raise)?)
@@ -222,9 +223,9 @@ impl Manager {
                 objects.push(object);
             }
         }
+        let ends = self.ends(given.as_any(), context);
         let Some(room) = self.with(py, None, |o| {
-            o.engine.let_go(req);
-            let room = o.engine.prepare_store(&names, req)?;
+            let room = o.engine.prepare_store_of(&names, &ends, req)?;
             if !room.to_store.is_empty() && o.allocations.len() < MAX_ALLOCATIONS {
                 o.allocations.push(room.to_store.len());
             }
@@ -438,6 +439,23 @@ impl Manager {
         let all = all.cast_exact::<PyDict>().ok().filter(|d| !d.is_empty())?;
         let (names, ends) = Names::known(all).ok()?;
         Some(names.keys().zip(ends).collect())
+    }
+
+    /// Where each of `keys` that is a key ends in its request; 0 where that is not told.
+    fn ends(&self, keys: &Bound<'_, PyAny>, context: &Bound<'_, PyAny>) -> Vec<u64> {
+        let py = keys.py();
+        let told = self
+            .order
+            .as_ref()
+            .and_then(|order| context.getattr(order.bind(py)).ok());
+        let told = told.as_ref().and_then(|told| told.cast_exact::<PyDict>().ok());
+        let keys = keys.try_iter().into_iter().flatten().flatten();
+        keys.filter(|object| key_of(object).is_some())
+            .map(|object| {
+                let end = told.and_then(|t| t.get_item(&object).ok().flatten());
+                end.and_then(|end| end.extract().ok()).unwrap_or(0)
+            })
+            .collect()
     }
 
     /// What a request wants, as its context says.

@@ -10,8 +10,8 @@ that a test can tell whether it mattered.
 ``reset_is_told``         blocks that a reset takes away are told as removed
 
 At the end of a step in which nothing was looked up it takes in what ended once more, as kvweir's does. ``per_call``
-gives it (0.33) an LRU policy in which a block is as recent as the call that brought it or touched it: in vLLM's it is
-as recent as the first call of its request.
+gives it (0.33) an LRU policy in which all that a request has loaded and stored is as recent as its last such call: in
+vLLM's it is as recent as the request's first.
 """
 
 from collections import Counter
@@ -31,6 +31,7 @@ class PerCallLru(LRUCachePolicy):
         self.hits: set[Any] = set()
         self._fixed = fixed
         self._call = 0
+        self._used: dict[str, list[Any]] = {}
 
     def on_store_miss(self, keys: Any, req_context: Any) -> None:
         """No use."""
@@ -46,7 +47,16 @@ class PerCallLru(LRUCachePolicy):
         self._ranks[key] = (self._call, -(req_context.get_offload_key_position(key) or 0))
 
     def on_request_access(self, keys: Any, req_context: Any) -> None:
-        """A load is no use until its request ends."""
+        """Told by ``use``."""
+
+    def use(self, keys: Any, req_context: Any) -> None:
+        """All that the request has loaded and stored is as recent as its last call that did so, its end the coldest."""
+        used = self._used.setdefault(req_context.req_id, [])
+        used += [key for key in keys if key not in used]
+        for place, key in enumerate(used):
+            if key in self._ranks:
+                self._ranks[key] = (self._call, -place)
+        self._update_heap([key for key in used if key in self._evictable])
 
     def evict(self, n: int, protected: set[Any]) -> Any:
         """Never what was answered HIT in this step."""
@@ -93,6 +103,14 @@ class Reference:
             self._stays([key])
         return answer
 
+    def prepare_load(self, keys: Any, context: Any) -> Any:
+        """A use."""
+        place = self.manager.prepare_load(keys, context)
+        if self._policy is not None:
+            self._policy.next_call()
+            self._policy.use(keys, context)
+        return place
+
     def prepare_store(self, keys: Any, context: Any) -> Any:
         """Not while a reset is not flushed."""
         if self._held:
@@ -107,7 +125,10 @@ class Reference:
             self.manager._maybe_process_finished_jobs()
         ready = [k for k in keys if self._primary.lookup(k, context) is LookupResult.HIT]
         self._stays(ready)
-        return self.manager.prepare_store(keys, context)
+        room = self.manager.prepare_store(keys, context)
+        if self._policy is not None and room is not None and room.keys_to_store:
+            self._policy.use(room.keys_to_store, context)
+        return room
 
     def on_request_finished(self, context: Any) -> None:
         """With what it had queued."""

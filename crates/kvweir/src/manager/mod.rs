@@ -212,17 +212,45 @@ impl Manager {
     }
 
     /// As [`prepare_load`](Self::prepare_load), for `req`: its blocks count as used, and nothing else is held for it.
+    /// `ends`: where each block ends in the request, in any unit that all groups share; 0: behind the one before.
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_load_of(&mut self, keys: &[Key], req: RequestId) -> Result<Vec<SlotId>> {
+    pub fn prepare_load_of(&mut self, keys: &[Key], ends: &[u64], req: RequestId) -> Result<Vec<SlotId>> {
         let slots = self.primary.prepare_load(keys)?;
-        self.primary.touch(keys, req);
-        if let Some(r) = self.requests.get_mut(&req) {
-            r.used = keys.to_vec();
-        }
         self.let_go(req);
+        self.note_used(keys.iter().zip(ends.iter().copied()), req);
         Ok(slots)
+    }
+
+    /// As [`prepare_store`](Self::prepare_store), for `req`, which runs: nothing is held for it any more, and of all that
+    /// it loaded and stored what ends last goes first, whatever the group.
+    pub fn prepare_store_of(&mut self, keys: &[Key], ends: &[u64], req: RequestId) -> Option<Prepared> {
+        self.let_go(req);
+        let prepared = self.prepare_store(keys, req)?;
+        if !prepared.to_store.is_empty() {
+            // both in the order of `keys`
+            let mut given = keys.iter().zip(ends.iter().copied());
+            let stored = prepared.to_store.iter();
+            let new: Vec<(&Key, u64)> = stored
+                .filter_map(|(key, _)| given.find(|(k, _)| *k == key))
+                .collect();
+            self.note_used(new.into_iter(), req);
+        }
+        Some(prepared)
+    }
+
+    fn note_used<'k>(&mut self, new: impl Iterator<Item = (&'k Key, u64)>, req: RequestId) {
+        let r = self.requests.entry(req).or_default();
+        let mut last = r.used.last().map_or(0, |&(end, _)| end);
+        for (key, end) in new {
+            last = if end == 0 { last + 1 } else { end };
+            r.used.push((last, key.clone()));
+        }
+        r.used.sort_by_key(|&(end, _)| end);
+        r.used.dedup();
+        let keys: Vec<Key> = r.used.iter().map(|(_, key)| key.clone()).collect();
+        self.primary.touch(&keys, req);
     }
 
     /// The copy of `keys` to the accelerator is over.
@@ -254,10 +282,6 @@ impl Manager {
             && !prepared.to_store.is_empty()
         {
             r.pending_stores += 1;
-            // what comes before the new blocks is worth more than they are
-            self.primary.touch(&r.used, req);
-            r.used
-                .extend(prepared.to_store.iter().map(|(key, _)| key.clone()));
         }
         self.cascade_present(keys, &prepared, req);
         Some(prepared)

@@ -63,8 +63,8 @@ pub(super) struct Request {
     pub(super) asked_in: Option<u64>,
     /// When that was.
     pub(super) asked_at: Option<Instant>,
-    /// Blocks that it loaded or stored, in prefix order within each call.
-    pub(super) used: Vec<Key>,
+    /// Blocks that it loaded or stored, by where they end.
+    pub(super) used: Vec<(u64, Key)>,
     /// Blocks answered readable while it waits.
     pub(super) hits_counted: u64,
     /// It was counted among those that had to wait for room.

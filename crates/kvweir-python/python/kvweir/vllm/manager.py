@@ -163,10 +163,12 @@ class KvweirManager(Manager):
     def take_events(self) -> Iterable[Any]:
         """Residency changes of the primary and of all tiers, each oldest first."""
         if self._events_on:
-            for removed, keys in self.take_primary_events():
-                yield compat.event(keys=keys, medium=compat.Medium.CPU, removed=removed)
-            if (lost := self.take_lost()) and compat.HAS["metadata_events"]:
+            # taken at once, however much of it is read
+            lost, told = self.take_lost(), self.take_primary_events()
+            if lost and compat.HAS["metadata_events"]:
                 yield compat.event(keys=lost, medium=compat.Medium.CPU, removed=True, metadata_only=True)
+            for removed, keys in told:
+                yield compat.event(keys=keys, medium=compat.Medium.CPU, removed=removed)
         for tier in self.secondary_tiers:
             yield from self._call(tier, "take_events") or ()
 

@@ -670,28 +670,37 @@ fn a_group_that_turns_out_to_have_a_window_is_promoted_block_by_block() {
     }
 }
 
-/// A later batch is deeper: evicted head first, what is left of a prompt is of no use.
+/// A later batch is deeper: evicted head first, what is left of a prompt is of no use. Nor is one group without the others.
 #[test]
-fn of_a_request_that_runs_the_end_goes_first_whatever_batches_it_was_stored_in() {
-    let mut p = Planned::new(16, vec![], vec![]);
-    let ks = prompt(0, 12);
-    let r = p.begin(1, &ks);
-    for batch in ks[0].chunks(4) {
-        p.w.store(r, batch);
+fn of_a_request_that_runs_the_end_goes_first_whatever_batches_and_groups_it_was_stored_in() {
+    for loaded in [false, true] {
+        let mut p = Planned::new(16, vec![], vec![]);
+        let ks = grouped(0, 6, 2);
+        let r = p.begin(1, &ks);
+        for at in [0..2, 2..4, 4..6] {
+            let keys: Vec<Key> = ks.iter().flat_map(|g| g[at.clone()].to_vec()).collect();
+            let ends: Vec<u64> = at.clone().chain(at).map(|i| i as u64 + 1).collect();
+            let first = loaded && ends[0] == 1;
+            if first {
+                let other = p.begin(7, &ks);
+                p.w.store(other, &keys);
+                p.w.m.on_request_finished(other, &[]);
+                p.w.m.prepare_load_of(&keys, &ends, r).unwrap();
+                p.w.m.complete_load(&keys);
+            } else {
+                assert_eq!(p.w.m.prepare_store_of(&keys, &ends, r).unwrap().to_store.len(), 4);
+                p.w.m.complete_store(&keys, r, true);
+            }
+            p.w.m.on_schedule_end();
+        }
+        let other = p.begin(2, &prompt(100, 10));
+        let mut evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
+        let last: Vec<Key> = ks.iter().flat_map(|g| g[3..].to_vec()).collect();
+        evicted.sort();
+        let mut expected = last;
+        expected.sort();
+        assert_eq!(evicted, expected, "loaded: {loaded}");
     }
-    let other = p.begin(2, &prompt(100, 10));
-    let evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
-    assert_eq!(evicted, ks[0][6..].iter().rev().cloned().collect::<Vec<_>>());
-    let mut p = Planned::new(16, vec![], vec![]);
-    let r = p.begin(1, &ks);
-    p.w.store(r, &ks[0][..6]);
-    p.w.m.on_request_finished(r, &[]);
-    let again = p.begin(2, &ks);
-    p.w.m.prepare_load_of(&ks[0][..6], again).unwrap();
-    p.w.m.complete_load(&ks[0][..6]);
-    p.w.store(again, &ks[0][6..]);
-    let evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
-    assert_eq!(evicted, ks[0][6..].iter().rev().cloned().collect::<Vec<_>>());
 }
 
 #[test]
