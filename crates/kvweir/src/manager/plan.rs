@@ -200,7 +200,8 @@ impl Manager {
         let prefix = r.prefix.as_ref()?;
         let (can_plan, is_certain) = self.groups.can_plan(prefix);
         // one that is no whole block of the prefix comes up by itself
-        if !can_plan || !prefix.has(key) {
+        let is_of_it = prefix.has(key) && self.pass.as_ref().is_none_or(|p| prefix.has(&p.first));
+        if !can_plan || !is_of_it {
             return None;
         }
         if let Stage::There(planned) = &r.stage {
@@ -265,6 +266,10 @@ impl Manager {
         let Some(longest) = longest else {
             return self.set_stage(req, Stage::Open);
         };
+        if fits != Some(longest) && !sight.is_below(longest) {
+            // all is in the primary or on its way there: nobody is waited for, to hold it
+            return self.await_written(req, &sight, longest);
+        }
         let most = if fits == Some(longest) {
             fits
         } else {
@@ -393,6 +398,24 @@ impl Manager {
             r.holds = held;
         }
         true
+    }
+
+    /// Waits for what others are bringing of a hit up to `end`.
+    fn await_written(&mut self, req: RequestId, sight: &Sight<'_>, end: u64) {
+        let mut awaited = Vec::new();
+        for (key, _) in sight.groups.iter().flat_map(|g| g.needed(end)) {
+            if let Some(claim) = self.primary.claim(key)
+                && self.primary.claimed(claim) == SlotState::Writing
+            {
+                awaited.push(claim);
+            }
+        }
+        awaited.reverse();
+        let stage = match self.pass.as_ref().map(|p| p.first.clone()) {
+            Some(planned) if !awaited.is_empty() => Stage::Arriving { awaited, planned },
+            _ => Stage::Open,
+        };
+        self.set_stage(req, stage);
     }
 
     /// What was held for `req` is held no longer: its load has begun, it runs, or it is gone. If it is looked up again

@@ -177,6 +177,12 @@ impl<'a> Sight<'a> {
         })
     }
 
+    /// Whether a block of a hit up to `end` has to be brought up.
+    pub(super) fn is_below(&self, end: u64) -> bool {
+        let mut needed = self.groups.iter().flat_map(|g| g.needed(end));
+        needed.any(|(_, seen)| matches!(seen, Seen::Below(_)))
+    }
+
     /// Slots that holding a hit up to `end` takes beside those that are held already.
     pub(super) fn need(&self, end: u64) -> u64 {
         self.groups.iter().map(|g| g.need(end)).sum()

@@ -40,6 +40,11 @@ impl Primary {
         Some(Claim { slot, life })
     }
 
+    /// The slot of `key` as it is now, if it is here.
+    pub(crate) fn claim(&self, key: &Key) -> Option<Claim> {
+        self.claim_of(self.find(key, key.fingerprint(0))?)
+    }
+
     /// Gives holds back, where the slot still has the same block.
     pub(crate) fn unhold(&mut self, claims: &[Claim]) {
         for claim in claims {

@@ -76,11 +76,15 @@ class KvweirManager(Manager):
         self._told_at: dict[int, float] = {}
         self._events_on = bool(settings.get("events"))
         rows, row = view.shape or (0, 0)
+        # by tier: whether its gate is the engine's own, which alone knows what it dropped
+        self.gated_natively: list[bool] = []
         foreign = []
         for place, tier in enumerate(self.secondary_tiers):
             where = (getattr(tier, "medium", None), getattr(tier, "locality", None))
             source = getattr(tier, "cache_hit_source", None)
-            known = (tier.tier_type, _gate(tier, rows * row, row), source, where, _is_remote(tier))
+            gate = _gate(tier, rows * row, row)
+            self.gated_natively.append(isinstance(gate, Gate))
+            known = (tier.tier_type, gate, source, where, _is_remote(tier))
             if type(tier).submit_store is KvweirTier.submit_store and isinstance(tier, KvweirTier):
                 self.add_native(tier._tier, *known)
             else:

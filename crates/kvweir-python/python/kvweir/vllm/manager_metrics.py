@@ -58,9 +58,9 @@ class Reporter:
             return None
         out = self._new()
         self._primary(out, numbers)
-        for tier, n, label in zip(self._manager.secondary_tiers, numbers["tiers"], self._labels, strict=True):
+        for place, (n, label) in enumerate(zip(numbers["tiers"], self._labels, strict=True)):
             self._tier(out, n, label)
-            self._pressure(out, tier, n, label)
+            self._pressure(out, place, n, label)
         for name, (_, key, counts) in OWN.items():
             if counts:
                 self._count(out, name, (), numbers[key])
@@ -105,13 +105,13 @@ class Reporter:
             for seconds, good in n["latencies"]:
                 out.observe_histogram(latency, seconds, (*label, "success" if good else "failure"))
 
-    def _pressure(self, out: Any, tier: Any, n: dict[str, Any], label: tuple[str]) -> None:
+    def _pressure(self, out: Any, place: int, n: dict[str, Any], label: tuple[str]) -> None:
         names = self._names
-        detector = getattr(tier, "bp_detector", None)
+        detector = getattr(self._manager.secondary_tiers[place], "bp_detector", None)
         if detector is None:
             return
-        if "store_latency_ema" in n and detector.stats.get("inflight_bytes") == 0:
-            # ours: the gate knows, the object stands for its settings
+        if self._manager.gated_natively[place]:
+            # the object stands for its settings
             ema, stores, blocks = n["store_latency_ema"], n["stores_dropped"], n["blocks_dropped"]
             self._count(out, names.get("BACKPRESSURE_STORES_DROPPED"), label, stores)
             self._count(out, names.get("BACKPRESSURE_BLOCKS_DROPPED"), label, blocks)

@@ -3,6 +3,9 @@
 use super::*;
 use crate::manager::{Groups, PlanSettings};
 
+mod groups;
+mod order;
+
 /// The group of a test's key is its second byte.
 fn group_of(key: &Key) -> u32 {
     key.as_bytes().get(1).map_or(0, |&g| u32::from(g))
@@ -158,20 +161,6 @@ fn a_step_asks_two_keys_of_a_request_whose_blocks_are_on_their_way() {
     lock(&p.w.tiers[0].0).release();
     assert_eq!(p.pass(r, &ks), Passed(Some(20), 20));
     assert_eq!((p.held(), p.w.m.stats().queued_promotions), (20, 20));
-}
-
-#[test]
-fn a_group_with_a_window_is_put_off_by_as_many_keys_as_its_window_has() {
-    let mut p = Planned::new(64, vec![tier(64)], vec![None, Some(3)]);
-    let ks = grouped(0, 12, 2);
-    p.on_disk(1, &ks);
-    lock(&p.w.tiers[0].0).hold_now();
-    let r = p.begin(2, &ks);
-    assert_eq!(p.pass(r, &ks), Passed(None, 2 + 3));
-    p.w.m.on_schedule_end();
-    lock(&p.w.tiers[0].0).release();
-    assert_eq!(p.pass(r, &ks), Passed(Some(12), 12 + 3));
-    assert_eq!(p.held(), 15, "of the window no more than it needs");
 }
 
 #[test]
@@ -368,130 +357,6 @@ fn a_reset_drops_plans_and_they_are_made_again() {
 }
 
 #[test]
-fn without_its_prefix_a_request_is_put_off_one_step_and_then_promoted_block_by_block() {
-    let mut p = Planned::new(32, vec![tier(255)], vec![]);
-    let ks = prompt(0, 4);
-    p.on_disk(1, &ks);
-    let r = p.w.begin(2);
-    assert_eq!(
-        p.w.m.lookup_with_prefix(&ks[0][0], r),
-        None,
-        "it may be brought up"
-    );
-    assert_eq!(p.w.m.await_prefix(&ks[0][0], r), Found::HitPending);
-    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::Miss));
-    p.w.m.on_schedule_end();
-    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][0], r), Some(Found::HitPending));
-    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::HitPending));
-    assert_eq!(p.w.m.lookup_with_prefix(&key(99, 0), r), Some(Found::Miss));
-}
-
-#[test]
-fn groups_of_coarser_blocks_end_a_hit_where_both_have_one() {
-    let mut p = Planned::new(64, vec![tier(255)], vec![]);
-    let fine: Vec<Key> = (0..12).map(|i| key(i, 0)).collect();
-    let coarse: Vec<Key> = (0..2).map(|i| key(i, 1)).collect();
-    p.on_disk(1, &[fine.clone(), coarse.clone()]);
-    let r = p.w.begin(2);
-    let ends = fine
-        .iter()
-        .cloned()
-        .zip(1..)
-        .chain([(coarse[0].clone(), 4), (coarse[1].clone(), 8)]);
-    p.w.m.set_prefix(r, ends.collect());
-    assert_eq!(p.w.m.lookup(&fine[0], r), Found::HitPending);
-    p.w.m.on_schedule_end();
-    assert_eq!(p.held(), 8 + 2, "beyond eight the coarse group has nothing");
-}
-
-#[test]
-fn a_share_that_is_none_is_refused() {
-    for share in [0.0, -1.0, 1.1, f64::NAN] {
-        let settings = PlanSettings {
-            share,
-            ..PlanSettings::default()
-        };
-        assert_eq!(
-            settings.validate().unwrap_err().kind(),
-            ErrorKind::Invalid,
-            "{share}"
-        );
-    }
-}
-
-#[test]
-fn of_more_blocks_than_the_primary_has_slots_the_first_are_stored() {
-    let mut p = Planned::new(16, vec![tier(255)], vec![]);
-    let ks = prompt(0, 40);
-    let r = p.begin(1, &ks);
-    let got = p.w.m.prepare_store(&ks[0], r).expect("some fit");
-    assert_eq!(got.to_store.len(), 16);
-    assert!(got.to_store.iter().zip(&ks[0]).all(|((k, _), first)| k == first));
-    assert!(
-        p.w.m.prepare_store(&ks[0][16..], r).is_none(),
-        "all slots are being written"
-    );
-    p.w.m.complete_store(&ks[0][..16], r, true);
-    p.w.m.on_schedule_end();
-    assert_eq!(
-        p.w.m.prepare_store(&ks[0][16..], r).map(|s| s.to_store.len()),
-        Some(16)
-    );
-}
-
-#[test]
-fn of_more_blocks_than_the_primary_has_slots_those_that_are_there_take_none() {
-    let mut p = Planned::new(8, vec![tier(255)], vec![]);
-    let ks = prompt(0, 10);
-    let r = p.begin(1, &ks);
-    p.w.store(r, &ks[0][..5]);
-    p.w.m.prepare_load(&ks[0][..5]).unwrap();
-    // it was "nothing to store", which an engine takes for all being stored
-    let got = p.w.m.prepare_store(&ks[0], r).expect("three fit");
-    assert_eq!(
-        got.to_store.iter().map(|(k, _)| k.clone()).collect::<Vec<_>>(),
-        ks[0][5..8]
-    );
-    assert!(p.w.m.prepare_store(&ks[0], r).is_none(), "none is free");
-}
-
-#[test]
-fn blocks_named_in_no_order_go_down_in_that_of_their_request() {
-    let mut p = Planned::new(32, vec![deferred(255)], vec![]);
-    let ks = prompt(0, 12);
-    let r = p.begin(1, &ks);
-    p.w.m.prepare_store(&ks[0], r).expect("room");
-    let mut shuffled = ks[0].clone();
-    shuffled.sort_by_key(|k| k.fingerprint(77).0);
-    assert_ne!(shuffled, ks[0]);
-    p.w.m.complete_store_in_any_order(shuffled, r, true);
-    assert_eq!(lock(&p.w.tiers[0].0).queued_keys(), ks[0]);
-}
-
-#[test]
-fn a_request_of_others_is_asked_of_all_tiers_but_the_one_that_brings_it() {
-    let mut p = Planned::new(16, vec![tier(255), tier(255)], vec![]);
-    let ks = prompt(0, 4);
-    p.on_disk(1, &ks);
-    let r = RequestId(9);
-    p.w.m.on_external_request(r, NewRequest::default(), 0);
-    assert_eq!(p.w.resolve(r, &ks[0]), 4);
-    assert_eq!(p.w.m.tier_hits(), [0, 4]);
-    let job = p.w.m.store_job_for(&ks[0], r, 0).unwrap();
-    assert_eq!(job.blocks.len(), 4);
-    assert_eq!(p.w.m.primary().stats().referenced, 4);
-    assert_eq!(p.w.m.tier_traffic()[0].active_stores, 1);
-    let (id, blocks) = (job.id, job.blocks.len());
-    drop(job);
-    p.w.m
-        .take_report(0, &Report::refused(id, Direction::Store, blocks, ErrorKind::Busy));
-    assert_eq!(p.w.m.primary().stats().referenced, 0);
-    assert!(p.w.m.store_job_for(&[key(77, 0)], r, 0).is_err());
-    p.w.m.on_request_finished(r, &[]);
-    assert_eq!(p.w.tiers[1].stats().pinned_blocks, 0);
-}
-
-#[test]
 fn a_request_that_is_alone_may_fill_the_primary_but_for_what_stores_have_needed_lately() {
     let mut p = Planned::new(64, vec![tier(255)], vec![]);
     let ks = prompt(0, 64);
@@ -530,6 +395,7 @@ fn a_request_that_is_never_asked_for_again_holds_its_slots_no_longer_than_others
 }
 
 /// The answers were "hit, hit, miss", which is a hit of two: the rest came up for nothing.
+
 #[test]
 fn a_prefix_that_is_readable_at_first_is_put_off_for_the_rest_of_it() {
     for shown in [1, 5, 11] {
@@ -578,169 +444,25 @@ fn a_request_that_ran_and_grew_is_planned_with_all_its_keys() {
     assert_eq!(p.resolve(r, &ks), 12);
 }
 
-#[test]
-fn a_key_between_the_ends_of_blocks_comes_up_by_itself_and_ends_no_prefix() {
-    let mut p = Planned::new(64, vec![tier(255)], vec![]);
-    let ks = prompt(0, 6);
-    let tail = key(200, 0);
-    p.on_disk(1, &[[ks[0].clone(), vec![tail.clone()]].concat()]);
-    let nowhere = key(201, 0);
-    let r = p.w.begin(2);
-    let ends = ks[0].iter().cloned().zip((16..).step_by(16));
-    p.w.m.set_prefix(
-        r,
-        ends.chain([(nowhere.clone(), 24), (tail.clone(), 104)]).collect(),
-    );
-    assert_eq!(p.pass(r, &ks), Passed(None, 2));
-    p.w.m.on_schedule_end();
-    assert_eq!(p.pass(r, &ks), Passed(Some(6), 6));
-    assert_eq!(p.w.m.lookup(&nowhere, r), Found::Miss);
-    assert_eq!(p.w.m.lookup(&tail, r), Found::HitPending);
-    p.w.m.on_schedule_end();
-    assert_eq!(p.w.m.lookup(&tail, r), Found::Hit);
-}
+/// A later batch is deeper: evicted head first, what is left of a prompt is of no use. Nor is one group without the others.
 
 #[test]
-fn a_block_is_counted_once_for_a_request_however_often_it_is_asked_for() {
-    let mut p = Planned::new(64, vec![tier(255)], vec![]);
-    let ks = prompt(0, 6);
-    p.on_disk(1, &ks);
-    let r = p.begin(2, &ks);
-    p.resolve(r, &ks);
-    p.w.m.on_request_finished(r, &[]);
-    let before = p.w.m.stats().clone();
-    let r = p.begin(3, &ks);
-    for _ in 0..5 {
-        assert_eq!(p.pass(r, &ks), Passed(Some(6), 6));
+fn nobody_waits_for_room_to_hold_what_is_in_the_primary_or_on_its_way_there() {
+    let mut p = Planned::new(16, vec![tier(255)], vec![]);
+    let (a, b) = (prompt(0, 8), prompt(20, 8));
+    p.on_disk(1, &a);
+    let ra = p.begin(2, &a);
+    p.pass(ra, &a);
+    p.w.m.on_schedule_end();
+    assert_eq!(p.held(), 8, "two thirds of what may be held");
+    let runs = p.begin(3, &b);
+    p.w.m.prepare_store(&b[0], runs).expect("room");
+    let rb = p.begin(4, &b);
+    for _ in 0..3 {
+        assert_eq!(p.pass(rb, &b), Passed(None, 2));
         p.w.m.on_schedule_end();
     }
-    let (hits, queries) = (p.w.m.stats().primary_hits, p.w.m.stats().primary_queries);
-    assert_eq!(
-        (hits - before.primary_hits, queries - before.primary_queries),
-        (6, 6)
-    );
-}
-
-#[test]
-fn groups_of_which_nothing_was_told_are_planned_as_wholes_and_put_off_in_every_way() {
-    let mut p = Planned::new(16, vec![tier(255)], vec![]);
-    let manager = std::mem::replace(
-        &mut p.w.m,
-        Manager::new(Primary::new(
-            Region::new(1, BLOCK, false).unwrap(),
-            PolicyKind::Lru,
-            false,
-        )),
-    );
-    p.w.m = manager.groups(Groups::watched(group_of));
-    let ks = grouped(0, 20, 3);
-    p.on_disk(1, &ks);
-    for r in 2..6 {
-        let req = p.begin(r, &ks);
-        // beside the stores of a step at first
-        let hits = p.resolve(req, &ks);
-        assert!((4..=5).contains(&hits), "request {r}: {hits}");
-        p.w.m.on_request_finished(req, &[]);
-        p.w.drop_primary();
-    }
-    assert_eq!(p.w.m.stats().queued_promotions, p.w.m.stats().promoted_blocks);
-    assert!(p.w.m.stats().promoted_blocks <= 60);
-}
-
-/// The blocks before its window are gone, and what is taken for a whole begins with a gap.
-#[test]
-fn a_group_that_turns_out_to_have_a_window_is_promoted_block_by_block() {
-    let mut p = Planned::new(64, vec![tier(255)], vec![None, Some(3)]);
-    let manager = std::mem::replace(
-        &mut p.w.m,
-        Manager::new(Primary::new(
-            Region::new(1, BLOCK, false).unwrap(),
-            PolicyKind::Lru,
-            false,
-        )),
-    );
-    p.w.m = manager.groups(Groups::watched(group_of));
-    let ks = grouped(0, 12, 2);
-    p.on_disk(1, &[ks[0].clone(), ks[1][9..].to_vec()]);
-    for r in 2..5 {
-        let req = p.begin(r, &ks);
-        assert_eq!(p.resolve(req, &ks), 12, "request {r}");
-        p.w.m.on_request_finished(req, &[]);
-        p.w.drop_primary();
-    }
-}
-
-/// A later batch is deeper: evicted head first, what is left of a prompt is of no use. Nor is one group without the others.
-#[test]
-fn of_a_request_that_runs_the_end_goes_first_whatever_batches_and_groups_it_was_stored_in() {
-    for loaded in [false, true] {
-        let mut p = Planned::new(16, vec![], vec![]);
-        let ks = grouped(0, 6, 2);
-        let r = p.begin(1, &ks);
-        for at in [0..2, 2..4, 4..6] {
-            let keys: Vec<Key> = ks.iter().flat_map(|g| g[at.clone()].to_vec()).collect();
-            let ends: Vec<u64> = at.clone().chain(at).map(|i| i as u64 + 1).collect();
-            let first = loaded && ends[0] == 1;
-            if first {
-                let other = p.begin(7, &ks);
-                p.w.store(other, &keys);
-                p.w.m.on_request_finished(other, &[]);
-                p.w.m.prepare_load_of(&keys, &ends, r).unwrap();
-                p.w.m.complete_load(&keys);
-            } else {
-                assert_eq!(p.w.m.prepare_store_of(&keys, &ends, r).unwrap().to_store.len(), 4);
-                p.w.m.complete_store(&keys, r, true);
-            }
-            p.w.m.on_schedule_end();
-        }
-        let other = p.begin(2, &prompt(100, 10));
-        let mut evicted = p.w.m.prepare_store(&prompt(100, 10)[0], other).unwrap().evicted;
-        let last: Vec<Key> = ks.iter().flat_map(|g| g[3..].to_vec()).collect();
-        evicted.sort();
-        let mut expected = last;
-        expected.sort();
-        assert_eq!(evicted, expected, "loaded: {loaded}");
-    }
-}
-
-#[test]
-fn blocks_that_follow_each_other_get_rows_that_do() {
-    let mut p = Planned::new(16, vec![], vec![]);
-    let ks = prompt(0, 8);
-    let r = p.begin(1, &ks);
-    let rows: Vec<SlotId> =
-        p.w.m
-            .prepare_store(&ks[0], r)
-            .unwrap()
-            .to_store
-            .iter()
-            .map(|&(_, s)| s)
-            .collect();
-    assert_eq!(rows, (0..8).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_block_that_was_to_come_and_did_not_is_told_once_unless_it_came_after_all() {
-    let mut p = Planned::new(16, vec![], vec![]);
-    let ks = prompt(0, 4);
-    let r = p.begin(1, &ks);
-    p.w.m.prepare_store(&ks[0], r);
-    p.w.m.complete_store(&ks[0], r, false);
-    p.w.store(r, &ks[0][..1]);
-    assert_eq!(p.w.m.take_lost(), ks[0][1..]);
-    assert_eq!(p.w.m.take_lost(), []);
-}
-
-#[test]
-fn a_tier_is_asked_once_for_a_block_whose_prefix_is_not_to_be_had() {
-    let mut p = Planned::new(16, vec![tier(255)], vec![]);
-    let ks = prompt(0, 3);
-    p.on_disk(1, &ks);
-    let r = p.w.begin(2);
-    let before = p.w.tiers[0].stats().lookup_hits;
-    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][0], r), None);
-    p.w.m.set_no_prefix(r);
-    assert_eq!(p.w.m.lookup(&ks[0][0], r), Found::HitPending);
-    assert_eq!(p.w.m.lookup_with_prefix(&ks[0][1], r), Some(Found::HitPending));
-    assert_eq!(p.w.tiers[0].stats().lookup_hits - before, 2);
+    p.w.m.complete_store(&b[0], runs, true);
+    assert_eq!(p.pass(rb, &b), Passed(Some(8), 8));
+    assert_eq!((p.held(), p.w.m.stats().held_back_requests), (8, 0));
 }
