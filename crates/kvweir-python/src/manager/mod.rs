@@ -428,7 +428,13 @@ impl Manager {
         {
             let keys = std::mem::take(keys);
             orders.insert(req, Told::Known(keys.clone()));
-            o.engine.set_prefix(req, counted(keys));
+            // of a group with a window a part is named only: how the groups stand to each other is not told
+            let first = keys.first().map(group_of);
+            if keys.iter().all(|key| Some(group_of(key)) == first) {
+                o.engine.set_prefix(req, counted(keys));
+            } else {
+                o.engine.set_no_prefix(req);
+            }
         }
     }
 

@@ -87,8 +87,8 @@ def loaded(d: Driver) -> int:
 
 
 def plans(d: Driver) -> bool:
-    """Whether it can plan: before 0.33 vLLM tells no windows, and a request with one comes up block by block."""
-    return FLUSHES or all(w is None for w in d.shape.windows)
+    """Whether it can plan at once: before 0.33 vLLM tells no windows, and several groups come up block by block."""
+    return FLUSHES or d.shape.groups == 1
 
 
 def most_slots_of(d: Driver, hits: int) -> int:

@@ -349,7 +349,11 @@ def test_where_all_fits_each_request_hits_what_it_does_with_vllms(tiers: str, sh
         assert got["kept"] == want["kept"], seed
         for a, b in zip(want["moved"], got["moved"], strict=True):
             # vLLM's brings up what it finds before it knows where the hit ends; kvweir's once it knows
-            exact = not any("doubts" in t for t in TIERS[tiers]) and None in SHAPES[shape].get("windows", (None,))
+            doubts = any("doubts" in t for t in TIERS[tiers])
+            if doubts and versions.LATE_ORDER:
+                # asked a step later, a tier is in doubt about other blocks
+                continue
+            exact = not doubts and None in SHAPES[shape].get("windows", (None,))
             assert alone or (b == a if exact else b <= a), (seed, a, b)
     assert hits > (15 if alone else 60), "there was something to hit"
 

@@ -127,6 +127,8 @@ pub struct Manager {
     /// A request waits for room in this step: those behind it wait too.
     queue_stands: bool,
     looked_for_silent: Option<Instant>,
+    /// Promoted block by block, a request has found no room.
+    ran_out: bool,
     stored_this_step: u64,
     /// Most blocks that a recent step made room for.
     stores_per_step: u64,
@@ -156,6 +158,7 @@ impl Manager {
             pass: None,
             queue_stands: false,
             looked_for_silent: None,
+            ran_out: false,
             stored_this_step: 0,
             stores_per_step: 0,
         }

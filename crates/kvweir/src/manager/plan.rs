@@ -201,7 +201,8 @@ impl Manager {
         let (can_plan, is_certain) = self.groups.can_plan(prefix);
         // one that is no whole block of the prefix comes up by itself
         let is_of_it = prefix.has(key) && self.pass.as_ref().is_none_or(|p| prefix.has(&p.first));
-        if !can_plan || !is_of_it {
+        // while everything fits, a guess at what a group needs is worth less than its being asked for
+        if !can_plan || !is_of_it || !(is_certain || self.ran_out) {
             return None;
         }
         if let Stage::There(planned) = &r.stage {

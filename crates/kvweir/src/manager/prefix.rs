@@ -58,8 +58,9 @@ impl Groups {
         }
     }
 
-    /// For an engine that does not tell windows: a group is taken for one of attention over all until it was seen to be
-    /// searched from the back. For a request with such a group nothing is planned.
+    /// For an engine that does not tell windows: a group is one of attention over all once it was seen to be searched from
+    /// the front, and is taken for one when blocks that were promoted one by one have found no room. For a request with a
+    /// group that is searched from the back nothing is planned.
     pub fn watched(of: fn(&Key) -> u32) -> Self {
         Self {
             of,

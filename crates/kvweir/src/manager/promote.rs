@@ -19,6 +19,7 @@ impl Manager {
     pub(super) fn promote(&mut self, i: usize, key: &Key, req: RequestId) -> bool {
         let Some(claim) = self.primary.prepare_promotion(key, req) else {
             self.stats.promotions_without_room += 1;
+            self.ran_out = true;
             return false;
         };
         // requests that were not announced are remembered too, since failures are remembered per request
