@@ -55,6 +55,11 @@ impl View {
     }
 }
 
+/// Whether no I/O touches a row: only then may the memory go (I5).
+pub(crate) fn is_quiet(region: &Region) -> bool {
+    (0..region.num_slots()).all(|slot| region.is_free(slot))
+}
+
 /// Copies `length` bytes from each address of `sources` to the address beside it in `targets`, the interpreter's
 /// lock released. The caller owns the memory at both.
 #[pyfunction]

@@ -1,7 +1,10 @@
 //! Keys, rows and positions as Python gives them. What is copied here is copied with the interpreter's lock held, so it
 //! is bytes one after the other; a worker makes keys and slots of them.
 
-use kvweir::Key;
+use kvweir::{
+    Key,
+    events::{Event, EventKind},
+};
 use pyo3::{
     buffer::PyBuffer,
     exceptions::PyValueError,
@@ -106,6 +109,23 @@ impl Names {
             Key::new(self.bytes.get(range)?).ok()
         })
     }
+}
+
+/// Residency changes as Python takes them: whether removed, and the keys, oldest first; neighbours of a kind together.
+pub(crate) fn changes(
+    py: Python<'_>,
+    events: impl IntoIterator<Item = Event>,
+) -> Vec<(bool, Vec<Bound<'_, PyBytes>>)> {
+    let mut out: Vec<(bool, Vec<Bound<'_, PyBytes>>)> = Vec::new();
+    for e in events {
+        let removed = e.kind == EventKind::Removed;
+        let key = PyBytes::new(py, e.key.as_bytes());
+        match out.last_mut() {
+            Some((r, keys)) if *r == removed => keys.push(key),
+            _ => out.push((removed, vec![key])),
+        }
+    }
+    out
 }
 
 /// Rows, from an array of integers or anything else that yields them.

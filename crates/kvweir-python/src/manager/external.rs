@@ -7,7 +7,11 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 
-use super::{hosted::Job, key_of, keys_of, state::Manager};
+use super::{
+    hosted::Job,
+    key_of, keys_of,
+    state::{Manager, locked},
+};
 use crate::errors::raise;
 
 #[pymethods]
@@ -62,12 +66,10 @@ impl Manager {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(Some(jobs)) = hosted.get(tier) {
             let job = Job::of_its_own(job);
-            jobs.lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .insert(id, job);
+            locked(jobs).insert(id, job);
         }
         drop(hosted);
-        Ok((id, listed, self.words.rows(py, &rows)?))
+        Ok((id, listed, self.words.array.of(py, &rows)?))
     }
 
     /// Takes in the jobs of `tiers` that ended.

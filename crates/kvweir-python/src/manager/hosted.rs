@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -24,7 +24,7 @@ use pyo3::{
     types::{PyBytes, PyList},
 };
 
-use super::state::{Contexts, Words};
+use super::state::{ArrayMaker, Contexts, Words, locked};
 
 thread_local! {
     /// A tier is being called by a manager on this thread, which holds its lock.
@@ -124,7 +124,7 @@ pub(super) struct HostedTier {
     block_bytes: u64,
     tier: Py<PyAny>,
     make_job: Py<PyAny>,
-    rows: (Py<PyAny>, Py<PyAny>),
+    array: ArrayMaker,
     /// Members of `LookupResult`: hit, retry.
     hit: Py<PyAny>,
     retry: Py<PyAny>,
@@ -172,7 +172,7 @@ impl HostedTier {
             block_bytes,
             tier: tier.clone().unbind(),
             make_job,
-            rows: words.array_maker(py),
+            array: words.array.clone_ref(py),
             hit: words.hit(py),
             retry: words.retry(py),
             contexts,
@@ -201,7 +201,7 @@ impl HostedTier {
 
     /// Says that it raised, once in a while.
     fn told(&self, py: Python<'_>, what: &str, e: &PyErr) {
-        let mut last = self.last_told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.last_told);
         let at = now();
         if last.is_none_or(|last| at.since(last) >= TELL_EVERY) {
             *last = Some(at);
@@ -219,14 +219,14 @@ impl HostedTier {
         };
         let direction = job.direction();
         // a tier may report within the call
-        lock(&self.jobs).insert(id.0, job);
+        locked(&self.jobs).insert(id.0, job);
         let what = if is_load { "submit_load" } else { "submit_store" };
         let went = self.call(what, |tier| {
             let py = tier.py();
             let made = self.job_object(py, id, req, keys, rows, is_load)?;
             tier.call_method1(what, (made,)).map(drop)
         });
-        if went.is_none() && lock(&self.jobs).remove(&id.0).is_some() {
+        if went.is_none() && locked(&self.jobs).remove(&id.0).is_some() {
             self.failed.push(refused(id, direction, keys.len()));
         }
     }
@@ -241,9 +241,7 @@ impl HostedTier {
         is_load: bool,
     ) -> PyResult<Py<PyAny>> {
         let names = PyList::new(py, keys.iter().map(|k| PyBytes::new(py, k.as_bytes())))?;
-        let bytes: Vec<u8> = rows.iter().flat_map(|s| s.to_ne_bytes()).collect();
-        let bytes = pyo3::types::PyByteArray::new(py, &bytes);
-        let rows = self.rows.0.call1(py, (bytes, self.rows.1.bind(py)))?;
+        let rows = self.array.of(py, rows)?;
         let context = self.contexts.get(py, req);
         self.make_job.call1(py, (id.0, names, rows, is_load, context))
     }
@@ -264,7 +262,7 @@ impl HostedTier {
     /// The report of a job that the tier told the end of. One that cannot be read has failed.
     fn report(&self, told: &Bound<'_, PyAny>) -> PyResult<Report> {
         let id: u64 = told.getattr("job_id")?.extract()?;
-        let Some(job) = lock(&self.jobs).remove(&id) else {
+        let Some(job) = locked(&self.jobs).remove(&id) else {
             // the manager says that it knows none
             return Ok(refused(JobId(id), Direction::Load, 0));
         };
@@ -316,19 +314,8 @@ fn now() -> Instant {
     SystemClock::shared().now()
 }
 
-fn lock(jobs: &HostedJobs) -> std::sync::MutexGuard<'_, HashMap<u64, Job>> {
-    jobs.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn refused(id: JobId, direction: Direction, blocks: usize) -> Report {
-    Report {
-        id,
-        direction,
-        blocks: vec![BlockOutcome::Failed(ErrorKind::Unavailable); blocks],
-        bytes: 0,
-        device_time: Duration::ZERO,
-        queue_time: Duration::ZERO,
-    }
+    Report::refused(id, direction, blocks, ErrorKind::Unavailable)
 }
 
 impl Tier for HostedTier {
@@ -359,11 +346,7 @@ impl Tier for HostedTier {
     }
 
     fn lookup(&mut self, key: &Key, req: RequestId) -> Lookup {
-        self.call("lookup", |tier| {
-            let context = self.contexts.get(tier.py(), req);
-            self.lookup_in(tier, key, context.as_ref())
-        })
-        .unwrap_or(Lookup::Miss)
+        self.lookup_run(std::slice::from_ref(key), req).1
     }
 
     fn lookup_run(&mut self, keys: &[Key], req: RequestId) -> (usize, Lookup) {
@@ -459,7 +442,7 @@ impl Tier for HostedTier {
 
     fn shutdown(&mut self) {
         // its owner in Python ends it; what it was given is over then
-        lock(&self.jobs).clear();
+        locked(&self.jobs).clear();
     }
 
     fn stats(&self) -> TierStats {

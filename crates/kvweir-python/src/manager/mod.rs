@@ -24,13 +24,12 @@ mod tiers;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use kvweir::{
     Key,
-    events::EventKind,
     io::process::Home,
     manager::{Found, Groups, Manager as Engine, NewRequest, PlanSettings},
     primary::Primary,
@@ -42,11 +41,11 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
 
-use self::state::{Contexts, Manager, Open, State, Told, Words};
+use self::state::{Contexts, Manager, Open, State, Told, Words, locked};
 use crate::{
-    buffer::View,
+    buffer::{View, is_quiet},
     errors::{UnavailableError, raise},
-    keys::{Names, by_position},
+    keys::{Names, by_position, changes},
     tier::state::request,
 };
 
@@ -162,7 +161,7 @@ impl Manager {
             (Some(key), Some(req)) => self.with(py, None, |o| o.engine.origin(&key, req)),
             _ => None,
         };
-        let sources = self.words.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let sources = locked(&self.words.sources);
         let of_tier = tier.and_then(|t| sources.get(t));
         of_tier.unwrap_or(&self.words.host).clone_ref(py)
     }
@@ -326,7 +325,7 @@ impl Manager {
     fn reset_cache(&self, py: Python<'_>) {
         self.forget_context(py);
         py.detach(|| {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = locked(&self.state);
             state.orders.clear();
             if let Some(o) = state.open.as_mut().filter(|_| !self.home.is_elsewhere()) {
                 o.engine.reset();
@@ -348,16 +347,7 @@ impl Manager {
             o.engine.take_primary_events(&mut o.events);
             std::mem::take(&mut o.events)
         });
-        let mut out: Vec<(bool, Vec<Bound<'py, PyBytes>>)> = Vec::new();
-        for e in events {
-            let removed = e.kind == EventKind::Removed;
-            let key = PyBytes::new(py, e.key.as_bytes());
-            match out.last_mut() {
-                Some((r, keys)) if *r == removed => keys.push(key),
-                _ => out.push((removed, vec![key])),
-            }
-        }
-        out
+        changes(py, events)
     }
 
     /// Blocks that were to come into the primary since the last call and did not.
@@ -373,16 +363,16 @@ impl Manager {
         }
         self.forget_context(py);
         let quiet = py.detach(|| {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = locked(&self.state);
             let Some(mut o) = state.open.take() else {
                 return true;
             };
             o.engine.shutdown();
             o.engine.remove_tiers();
-            (0..o.region.num_slots()).all(|slot| o.region.is_free(slot))
+            is_quiet(&o.region)
         });
         self.contexts.clear();
-        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let view = locked(&self.view).take();
         if !quiet {
             // a worker hangs in I/O on a row: the memory may not go before it returns, if it ever does (I5)
             std::mem::forget(view);
@@ -475,7 +465,7 @@ impl Manager {
             return Ok(NewRequest::default());
         }
         let places: Vec<(Py<PyAny>, Py<PyAny>)> = {
-            let places = self.words.places.lock().unwrap_or_else(PoisonError::into_inner);
+            let places = locked(&self.words.places);
             places
                 .iter()
                 .map(|(m, l)| (m.clone_ref(py), l.clone_ref(py)))

@@ -20,7 +20,15 @@ use pyo3::{
 };
 
 use super::hosted::{HostedJobs, is_called};
-use crate::{buffer::View, tier::state::request};
+use crate::{
+    buffer::{View, is_quiet},
+    tier::state::request,
+};
+
+/// What is behind a lock, whoever left it poisoned: every state it can be left in is valid.
+pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A manager that was not shut down.
 pub(super) struct Open {
@@ -64,7 +72,7 @@ struct Kept {
 
 impl Contexts {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// One more tier wants them.
@@ -141,7 +149,7 @@ impl Drop for Manager {
         }
         o.engine.shutdown();
         o.engine.remove_tiers();
-        if !(0..o.region.num_slots()).all(|slot| o.region.is_free(slot)) {
+        if !is_quiet(&o.region) {
             std::mem::forget(self.view.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
@@ -204,6 +212,21 @@ impl Manager {
     }
 }
 
+/// Makes arrays of rows: `numpy.frombuffer` and `numpy.int32`.
+pub(super) struct ArrayMaker(Py<PyAny>, Py<PyAny>);
+
+impl ArrayMaker {
+    pub(super) fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self(self.0.clone_ref(py), self.1.clone_ref(py))
+    }
+
+    /// An array of `rows`.
+    pub(super) fn of(&self, py: Python<'_>, rows: &[u32]) -> PyResult<Py<PyAny>> {
+        let bytes: Vec<u8> = rows.iter().flat_map(|s| s.to_ne_bytes()).collect();
+        self.0.call1(py, (PyByteArray::new(py, &bytes), self.1.bind(py)))
+    }
+}
+
 /// What is returned to vLLM, and made for it.
 pub(super) struct Words {
     miss: Py<PyAny>,
@@ -217,8 +240,7 @@ pub(super) struct Words {
     pub(super) prepared: Py<PyAny>,
     /// `CPULoadStoreSpec`.
     place: Py<PyAny>,
-    /// `numpy.frombuffer` and `numpy.int32`.
-    from_buffer: (Py<PyAny>, Py<PyAny>),
+    pub(super) array: ArrayMaker,
     /// `CacheHitSource.HOST`, or anything where there is none.
     pub(super) host: Py<PyAny>,
     /// `TierFilter.ALL`, where there is one.
@@ -245,7 +267,7 @@ impl Words {
             by_request: word("by_request")?,
             prepared: word("prepared")?,
             place: word("place")?,
-            from_buffer: (word("from_buffer")?, word("int32")?),
+            array: ArrayMaker(word("from_buffer")?, word("int32")?),
             host: word("host")?,
             everything: words
                 .get_item("everything")?
@@ -275,11 +297,6 @@ impl Words {
         self.retry.clone_ref(py)
     }
 
-    /// What arrays of rows are made with.
-    pub(super) fn array_maker(&self, py: Python<'_>) -> (Py<PyAny>, Py<PyAny>) {
-        (self.from_buffer.0.clone_ref(py), self.from_buffer.1.clone_ref(py))
-    }
-
     pub(super) fn policy(&self, policy: StorePolicy) -> &Py<PyAny> {
         match policy {
             StorePolicy::NewBlocks => &self.by_block,
@@ -287,15 +304,8 @@ impl Words {
         }
     }
 
-    /// Rows as an array of numbers.
-    pub(super) fn rows(&self, py: Python<'_>, slots: &[u32]) -> PyResult<Py<PyAny>> {
-        let bytes: Vec<u8> = slots.iter().flat_map(|s| s.to_ne_bytes()).collect();
-        let bytes = PyByteArray::new(py, &bytes);
-        self.from_buffer.0.call1(py, (bytes, self.from_buffer.1.bind(py)))
-    }
-
     /// Rows as vLLM's workers are told of them.
     pub(super) fn place(&self, py: Python<'_>, slots: &[u32]) -> PyResult<Py<PyAny>> {
-        self.place.call1(py, (self.rows(py, slots)?,))
+        self.place.call1(py, (self.array.of(py, slots)?,))
     }
 }

@@ -1,20 +1,20 @@
 //! Adding tiers. One of ours is shared with its Python object, which goes on telling its numbers and events.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kvweir::{
     Key,
     error::ErrorKind,
     events::{Event, Locality, Medium},
     metrics::TierStats,
-    tier::{BlockOutcome, Direction, JobId, LoadJob, Lookup, Report, RequestId, StoreJob, Tier},
+    tier::{Direction, LoadJob, Lookup, Report, RequestId, StoreJob, Tier},
 };
 use pyo3::prelude::*;
 
 use super::{
     gates,
     hosted::{HostedJobs, HostedTier, Shape},
-    state::Manager,
+    state::{Manager, locked},
 };
 use crate::tier::state::FsTier;
 
@@ -34,17 +34,6 @@ impl Shared {
             Some(o) => f(&mut o.engine),
             None => closed,
         }
-    }
-
-    fn refuse(&mut self, id: JobId, direction: Direction, blocks: usize) {
-        self.refused.push(Report {
-            id,
-            direction,
-            blocks: vec![BlockOutcome::Failed(ErrorKind::Closed); blocks],
-            bytes: 0,
-            device_time: std::time::Duration::ZERO,
-            queue_time: std::time::Duration::ZERO,
-        });
     }
 }
 
@@ -70,28 +59,26 @@ impl Tier for Shared {
     }
 
     fn submit_store(&mut self, job: StoreJob) {
-        let (id, blocks) = (job.id, job.blocks.len());
-        let mut job = Some(job);
-        self.with((), |t| {
-            if let Some(job) = job.take() {
-                t.submit_store(job);
-            }
-        });
-        if job.take().is_some() {
-            self.refuse(id, Direction::Store, blocks);
+        match self.tier.get().lock().open.as_mut() {
+            Some(o) => o.engine.submit_store(job),
+            None => self.refused.push(Report::refused(
+                job.id,
+                Direction::Store,
+                job.blocks.len(),
+                ErrorKind::Closed,
+            )),
         }
     }
 
     fn submit_load(&mut self, job: LoadJob) {
-        let (id, blocks) = (job.id, job.blocks.len());
-        let mut job = Some(job);
-        self.with((), |t| {
-            if let Some(job) = job.take() {
-                t.submit_load(job);
-            }
-        });
-        if job.take().is_some() {
-            self.refuse(id, Direction::Load, blocks);
+        match self.tier.get().lock().open.as_mut() {
+            Some(o) => o.engine.submit_load(job),
+            None => self.refused.push(Report::refused(
+                job.id,
+                Direction::Load,
+                job.blocks.len(),
+                ErrorKind::Closed,
+            )),
         }
     }
 
@@ -203,8 +190,4 @@ impl Manager {
         locked(&self.words.places).push(place);
         locked(&self.hosted).push(jobs);
     }
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,6 @@ use std::{
 
 use kvweir::{
     Key,
-    events::EventKind,
     fs::{FsBuilder, FsSettings},
     io::{pool::PoolSize, process::Home},
     metrics::TierStats,
@@ -29,9 +28,9 @@ use pyo3::{
 
 use self::state::{FsTier, Open, State, request};
 use crate::{
-    buffer::View,
+    buffer::{View, is_quiet},
     errors::{UnavailableError, raise},
-    keys::{Job, Names, by_position},
+    keys::{Job, Names, by_position, changes},
     paced::Paced,
     stats::stats_dict,
 };
@@ -317,16 +316,7 @@ impl FsTier {
             return Ok(Vec::new());
         };
         o.engine.take_events(&mut o.events);
-        let mut out: Vec<(bool, Vec<Bound<'py, PyBytes>>)> = Vec::new();
-        for e in o.events.drain(..) {
-            let removed = e.kind == EventKind::Removed;
-            let key = PyBytes::new(py, e.key.as_bytes());
-            match out.last_mut() {
-                Some((r, keys)) if *r == removed => keys.push(key),
-                _ => out.push((removed, vec![key])),
-            }
-        }
-        Ok(out)
+        Ok(changes(py, o.events.drain(..)))
     }
 
     /// Waits until nothing runs; what waits is cancelled and reported.
@@ -382,7 +372,7 @@ impl FsTier {
             o.engine.shutdown();
             o.engine.poll(&mut o.reports);
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = o.engine.stats();
-            let quiet = (0..o.region.num_slots()).all(|slot| o.region.is_free(slot));
+            let quiet = is_quiet(&o.region);
             (
                 std::mem::take(&mut o.reports).into_iter().map(ended).collect(),
                 quiet,

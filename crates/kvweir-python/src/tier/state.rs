@@ -18,7 +18,7 @@ use pyo3::{
 
 use crate::{
     ahead::Ahead,
-    buffer::View,
+    buffer::{View, is_quiet},
     errors::ClosedError,
     paced::{Paced, Steps},
 };
@@ -87,7 +87,7 @@ impl Drop for FsTier {
             return std::mem::forget(o);
         }
         o.engine.shutdown();
-        if !(0..o.region.num_slots()).all(|slot| o.region.is_free(slot)) {
+        if !is_quiet(&o.region) {
             std::mem::forget(self.view.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
     }

@@ -8,10 +8,10 @@
 //! waiting request, however long the prefix. (A group with a window is searched from its end, and a window of "pending"
 //! ends that.)
 //!
-//! No request waits for ever: a tier reports each job, and after [`PlanSettings::wait`](super::PlanSettings::wait) a request takes what there is
-//! room for.
+//! No request waits for ever: a tier reports each job, and after [`PlanSettings::wait`](super::PlanSettings::wait) a
+//! request takes what there is room for.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
     Found, Manager,
@@ -52,35 +52,35 @@ impl Manager {
         if let Some(p) = &mut self.pass
             && (p.req, p.step) == (req, self.step)
         {
+            let begin = |key| {
+                let prefix = self.requests.get(&req)?.prefix.as_ref()?;
+                Some(prefix.place(key, &self.groups)?.1)
+            };
+            let is_unknown = self.groups.reach(group) == Reach::Unknown;
+            let mut saw = None;
             if p.group != group {
                 p.fewest = p.fewest.min(p.found);
                 (p.group, p.found, p.is_put_off) = (group, 0, false);
                 p.head = key.clone();
-                if self.groups.reach(group) == Reach::Unknown {
-                    let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
-                    let begin = |key| {
-                        prefix
-                            .and_then(|x| x.place(key, &self.groups))
-                            .map(|(_, begin)| begin)
-                    };
-                    match (begin(&p.first), begin(key)) {
+                if is_unknown && let (Some(first), Some(here)) = (begin(&p.first), begin(key)) {
+                    if first != here {
+                        saw = Some(Reach::Backward);
+                    } else if p.fewest > 1 {
                         // a search from the back would have begun at the second block or behind it
-                        (Some(first), Some(here)) if first == here && p.fewest > 1 => {
-                            self.groups.saw(group, Reach::Whole);
-                        }
-                        (Some(first), Some(here)) if first != here => self.groups.saw(group, Reach::Backward),
-                        _ => {}
+                        saw = Some(Reach::Whole);
                     }
                 }
             } else if p.head == *key {
                 (p.found, p.is_put_off) = (0, false);
-            } else if self.groups.reach(group) == Reach::Unknown {
-                let prefix = self.requests.get(&req).and_then(|r| r.prefix.as_ref());
-                match prefix.and_then(|x| x.is_before(&p.head, key)) {
-                    Some(true) => self.groups.saw(group, Reach::Whole),
-                    Some(false) => self.groups.saw(group, Reach::Backward),
-                    None => {}
-                }
+            } else if is_unknown && let (Some(head), Some(here)) = (begin(&p.head), begin(key)) {
+                saw = match head.cmp(&here) {
+                    Ordering::Less => Some(Reach::Whole),
+                    Ordering::Greater => Some(Reach::Backward),
+                    Ordering::Equal => None,
+                };
+            }
+            if let Some(reach) = saw {
+                self.groups.saw(group, reach);
             }
             return;
         }

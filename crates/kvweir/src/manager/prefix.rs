@@ -175,17 +175,6 @@ impl Prefix {
         self.known.contains(&key.fingerprint(0).hash64())
     }
 
-    /// Which of two keys of one group comes first.
-    pub(super) fn is_before(&self, a: &Key, b: &Key) -> Option<bool> {
-        let place = |key: &Key| {
-            self.groups
-                .iter()
-                .find_map(|g| g.keys.iter().position(|(_, k)| k == key).map(|at| (g.group, at)))
-        };
-        let (a, b) = (place(a)?, place(b)?);
-        (a.0 == b.0 && a.1 != b.1).then_some(a.1 < b.1)
-    }
-
     /// The group of `key`, and the position at which its block begins.
     pub(super) fn place(&self, key: &Key, groups: &Groups) -> Option<(&GroupKeys, u64)> {
         let group = groups.of(key);

@@ -116,7 +116,7 @@ pub trait Tier: Send + fmt::Debug {
 
 impl Report {
     /// A report that every block of a job failed with `kind` before any I/O.
-    pub(crate) fn refused(id: JobId, direction: Direction, blocks: usize, kind: ErrorKind) -> Self {
+    pub fn refused(id: JobId, direction: Direction, blocks: usize, kind: ErrorKind) -> Self {
         Self {
             id,
             direction,

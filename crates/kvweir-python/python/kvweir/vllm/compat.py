@@ -55,10 +55,10 @@ HAS = {
     "metadata_events": "metadata_only" in _fields(OffloadingEvent),
     "reset_flushed": hasattr(_base.OffloadingManager, "on_reset_flushed"),  # 0.33
 }
-# where a context has its request's keys, if it does
-ORDER = "_offload_key_positions" if "_offload_key_positions" in _fields(_base.ReqContext) else None
 # of a request's context: key -> end token, in prefix order within each KV-cache group (0.31)
 KEY_POSITIONS = "_offload_key_positions"
+# the same, where this version has it
+ORDER = KEY_POSITIONS if KEY_POSITIONS in _fields(_base.ReqContext) else None
 _RESULT = _fields(JobResult)  # transfer_bytes: 0.31
 _EVENT = _fields(OffloadingEvent)  # locality, ownership
 _MAPPER = _parameters(FileMapper.from_offloading_spec)

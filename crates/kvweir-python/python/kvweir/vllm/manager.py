@@ -12,8 +12,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from kvweir._kvweir import Gate, Manager
 from kvweir.vllm import compat
 from kvweir.vllm.manager_metrics import Reporter
@@ -82,7 +80,7 @@ class KvweirManager(Manager):
         for place, tier in enumerate(self.secondary_tiers):
             where = (getattr(tier, "medium", None), getattr(tier, "locality", None))
             source = getattr(tier, "cache_hit_source", None)
-            gate = _gate(tier, rows * row, row)
+            gate = _gate(tier, rows * row)
             self.gated_natively.append(isinstance(gate, Gate))
             known = (tier.tier_type, gate, source, where, _is_remote(tier))
             if type(tier).submit_store is KvweirTier.submit_store and isinstance(tier, KvweirTier):
@@ -255,7 +253,7 @@ def _is_remote(tier: Any) -> bool:
     return getattr(getattr(tier, "locality", None), "name", "LOCAL") == "REMOTE"
 
 
-def _gate(tier: Any, primary_bytes: int, row: int) -> Any:
+def _gate(tier: Any, primary_bytes: int) -> Any:
     """The gate before a tier's stores: ours with the settings of its detector, or around a detector of others."""
     detector = getattr(tier, "bp_detector", None) or getattr(tier, "_bp_detector", None)
     if detector is None or not isinstance(detector, KvweirDetector) or not isinstance(tier, KvweirTier):

@@ -31,7 +31,8 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
 
     def __init__(self, config: Any) -> None:
         # before vLLM's own specification stumbles over one of them without naming it
-        refuse(_read(config.extra_config)[1], "kv_connector_extra_config")
+        self._settings, mistakes = _read(config.extra_config)
+        refuse(mistakes, "kv_connector_extra_config")
         super().__init__(config)
 
     def get_manager(self) -> Any:
@@ -41,7 +42,11 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
         return self._manager
 
     def _make_manager(self) -> KvweirManager:
-        settings = self._settings()
+        settings = self._settings
+        if self.num_chunks < 1:
+            given, slot = self.extra_config.get("cpu_bytes_to_use"), self.kv_bytes_per_chunk
+            mistake = f"cpu_bytes_to_use = {given!r}: a slot has {slot} bytes; there is none"
+            refuse([mistake], "kv_connector_extra_config")
         region = compat.open_region(
             engine_id=self._engine_id,
             num_chunks=self.num_chunks,
@@ -85,17 +90,6 @@ class KvweirOffloadingSpec(KvweirCpuOffloadingSpec):
             ", ".join(t.tier_type for t in tiers) or "none",
         )
         return manager
-
-    def _settings(self) -> dict[str, Any]:
-        """What the manager takes of the configuration; raises with all mistakes."""
-        settings, mistakes = _read(self.extra_config)
-        if self.num_chunks < 1:
-            mistakes.append(
-                f"cpu_bytes_to_use = {self.extra_config.get('cpu_bytes_to_use')!r}: "
-                f"a slot has {self.kv_bytes_per_chunk} bytes; there is none"
-            )
-        refuse(mistakes, "kv_connector_extra_config")
-        return settings
 
 
 def _read(extra: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -37,17 +37,18 @@ struct Planned {
 
 impl Planned {
     fn new(slots: u32, tiers: Vec<MemoryTier>, windows: Vec<Option<u32>>) -> Self {
-        let mut w = world(slots, tiers, None);
-        let manager = std::mem::replace(
-            &mut w.m,
-            Manager::new(Primary::new(
-                Region::new(1, BLOCK, false).unwrap(),
-                PolicyKind::Lru,
-                false,
-            )),
-        );
-        w.m = manager.groups(Groups::new(group_of, windows.clone()));
-        Self { w, windows }
+        let mut p = Self {
+            w: world(slots, tiers, None),
+            windows: windows.clone(),
+        };
+        p.set_groups(Groups::new(group_of, windows));
+        p
+    }
+
+    fn set_groups(&mut self, groups: Groups) {
+        let region = Region::new(1, BLOCK, false).unwrap();
+        let other = Manager::new(Primary::new(region, PolicyKind::Lru, false));
+        self.w.m = std::mem::replace(&mut self.w.m, other).groups(groups);
     }
 
     /// Stores a prompt, so that only tiers have it.

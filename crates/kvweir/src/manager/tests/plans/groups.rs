@@ -78,15 +78,7 @@ fn a_key_between_the_ends_of_blocks_comes_up_by_itself_and_ends_no_prefix() {
 #[test]
 fn groups_of_which_nothing_was_told_are_planned_as_wholes_once_room_has_run_out() {
     let mut p = Planned::new(16, vec![tier(255)], vec![]);
-    let manager = std::mem::replace(
-        &mut p.w.m,
-        Manager::new(Primary::new(
-            Region::new(1, BLOCK, false).unwrap(),
-            PolicyKind::Lru,
-            false,
-        )),
-    );
-    p.w.m = manager.groups(Groups::watched(group_of));
+    p.set_groups(Groups::watched(group_of));
     let ks = grouped(0, 20, 3);
     p.on_disk(1, &ks);
     let mut hits = Vec::new();
@@ -103,15 +95,7 @@ fn groups_of_which_nothing_was_told_are_planned_as_wholes_once_room_has_run_out(
 #[test]
 fn a_group_that_turns_out_to_have_a_window_is_promoted_block_by_block() {
     let mut p = Planned::new(64, vec![tier(255)], vec![None, Some(3)]);
-    let manager = std::mem::replace(
-        &mut p.w.m,
-        Manager::new(Primary::new(
-            Region::new(1, BLOCK, false).unwrap(),
-            PolicyKind::Lru,
-            false,
-        )),
-    );
-    p.w.m = manager.groups(Groups::watched(group_of));
+    p.set_groups(Groups::watched(group_of));
     let ks = grouped(0, 12, 2);
     p.on_disk(1, &[ks[0].clone(), ks[1][9..].to_vec()]);
     for r in 2..5 {
